@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# Kernel: kernel/README.md has the loop. Every script knows by content what is
+# already built, so these targets always run and are quick when there is nothing
+# to do.
+.PHONY: kernel kernel-check kernel-deb patch-check patch-each $(addprefix kernel-,mint rt debug off stock)
+
+kernel: kernel-mint kernel-rt ## kernels of the nodes: ordinary and PREEMPT_RT
+
+kernel-mint kernel-rt kernel-debug kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, debug, off, stock
+	kernel/scripts/build $*
+
+patch-check: ## the patch series: headers, style, applies exactly, round trip
+	kernel/scripts/check
+
+kernel-check: patch-check
+
+patch-each: ## builds every prefix of the series, Mint on and off (long)
+	kernel/scripts/build-each
+
+kernel-deb: ## kernel package for real servers (long; docs/bare-metal.md)
+	kernel/scripts/build-deb
