@@ -46,14 +46,19 @@ series() { [ ! -f "$PATCHES/series" ] || sed -e 's/[[:space:]]*#.*//' -e '/^$/d'
 # Identity of the series: order and content.
 series_id() { (cd "$PATCHES" 2>/dev/null || exit 0; series | while read -r p; do cat -- "$p"; done) | sha; }
 
-# Merged config request of a flavour: comments gone, later fragments win.
+# Requests of fragments $@: comments gone, later fragments win.
+strip_comments() {
+	awk '/^#/ || /^[ \t]*$/ {next}
+	     {sub(/[ \t]+#.*$/, ""); k = $0; sub(/=.*/, "", k); if (!(k in v)) n[++c] = k; v[k] = $0}
+	     END {for (i = 1; i <= c; i++) print v[n[i]]}' "$@"
+}
+
+# Merged request of a flavour.
 merged_config() {
 	local f files=()
 	for f in base kvm-host rig "$1"; do files+=("$KERNEL_DIR/config/$f.config"); done
 	[ -f "${files[3]}" ] || die "no flavour '$1': kernel/config/$1.config does not exist"
-	awk '/^#/ || /^[ \t]*$/ {next}
-	     {sub(/[ \t]+#.*$/, ""); k = $0; sub(/=.*/, "", k); if (!(k in v)) n[++c] = k; v[k] = $0}
-	     END {for (i = 1; i <= c; i++) print v[n[i]]}' "${files[@]}"
+	strip_comments "${files[@]}"
 }
 
 # Fails unless every line of request $1 is in .config $2. MINT* may be missing
