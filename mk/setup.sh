@@ -50,7 +50,7 @@ as_root() {
 	elif command -v sudo >/dev/null; then
 		sudo "$@"
 	else
-		die "installing packages needs root, and sudo is not here; as root run: apt-get install $(echo $missing)"
+		die "installing packages needs root, and sudo is not here; as root run: apt-get install $missing"
 	fi
 }
 
@@ -119,7 +119,7 @@ setup_rust() {
 	has_candidate cargo || apt_update
 	for suffix in '' -web; do
 		candidate=$(apt-cache policy "rustc$suffix" | awk '$1 == "Candidate:" { print $2 }')
-		[ -n "$candidate" ] && at_least "$candidate" $RUST_MIN || continue
+		at_least "${candidate:-0}" $RUST_MIN || continue
 		if [ -z "$suffix" ]; then
 			install cargo rustc rustfmt rust-clippy
 		else
