@@ -10,6 +10,9 @@ cache=${MINT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mint}/kexec
 # shellcheck source=kexec-mint/base.env
 . "$part/base.env"
 
+# What make was told (T=, BUILD=) is not for the makefiles of kexec-tools.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
 # The user's git settings (signing, hooks, autocrlf) must not change bytes, and
 # commits made here are only a way to hold patches.
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
