@@ -39,7 +39,7 @@ test: ## every test layer, the rig included (T=NAME: only the rig tests of that 
 	@$(MAKE) rig-test
 endif
 
-check: kernel-check rust-check images-check kexec-check rig-check ## everything that needs no rig: lint, formats, unit tests
+check: lint kernel-check rust-check images-check kexec-check rig-check ## everything that needs no rig: lint, formats, unit tests
 
 clean: ## remove what was built (caches stay)
 	rm -rf -- $(BUILD)
