@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# Node and guest images, and the disk that the rig's machines boot from.
+
+IMAGES_OUT := $(BUILD)/images
+# What the node image is made of besides itself. IMAGES_ONLY=1 takes them as
+# they lie under build/ instead of bringing them up to date first.
+IMAGES_PARTS := $(if $(IMAGES_ONLY),,kernel kexec rust)
+
+.PHONY: images images-check images-shellcheck FORCE
+.PHONY: $(IMAGES_PARTS)
+
+images: $(IMAGES_OUT)/disk-base.raw ## build the node image, the guest image and the rig's disk
+
+$(IMAGES_OUT)/node.squashfs: images/scripts/build-node images/scripts/check-libraries images/scripts/trixie-sources images/node/finish $(wildcard images/packages/*)
+	@images/scripts/build-node $@
+
+$(IMAGES_OUT)/busybox: $(IMAGES_OUT)/node.squashfs
+	@touch $@
+
+$(IMAGES_OUT)/fio: images/scripts/build-fio images/scripts/trixie-sources
+	@images/scripts/build-fio $@
+
+$(IMAGES_OUT)/node.initrd: $(IMAGES_OUT)/busybox images/init/init.initrd images/scripts/build-initrd images/scripts/pack-initrd
+	@images/scripts/build-initrd $< $@
+
+$(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/init.guest images/scripts/build-guest images/scripts/pack-initrd
+	@images/scripts/build-guest $< $(word 2,$^) $@
+
+# Always asked: the script looks whether anything that goes into it changed.
+$(IMAGES_OUT)/mint.squashfs: $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd $(IMAGES_OUT)/fio FORCE | $(IMAGES_PARTS)
+	@images/scripts/build-tools-layer $(BUILD) $@
+
+$(IMAGES_OUT)/disk-base.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs images/scripts/build-disk
+	@images/scripts/build-disk $< $(word 2,$^) $@
+
+images-check: images-shellcheck ## check the images' scripts and the KVM host configuration
+	@$(PYTHON) -m pytest -q kvm-host-config/tests images/tests
+
+images-shellcheck:
+	@images/scripts/lint
