@@ -10,8 +10,9 @@ JOBS ?= $(shell nproc)
 override BUILD := $(abspath $(BUILD))
 override MINT_CACHE := $(abspath $(MINT_CACHE))
 PYTHON := $(MINT_CACHE)/venv/bin/python
-# rustup installs there, and not every shell has it on its path.
-PATH := $(PATH):$(HOME)/.cargo/bin
+# rustup installs in the first, mkfs and its kind are in the second: not every
+# shell has them on its path.
+PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 export BUILD MINT_CACHE JOBS PYTHON PATH
 
 .DEFAULT_GOAL := help
