@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the emulated server's CPUs run: by the host's KVM, or emulated (TCG)."""
+
+import os
+import re
+from pathlib import Path
+
+# TCG: SVM with nested paging, so that nodes have a /dev/kvm. QEMU 7.2 emulates
+# no VMX and no x2APIC.
+CPU_TCG = "EPYC,+svm,+npt"
+
+# KVM: the host's own model, for its SVM or VMX. invtsc: a node has no clock but
+# the TSC, and Linux trusts only an invariant one. migratable=no allows invtsc.
+# kvm=off hides KVM's leaf: node 0 must use the hardware as on a real server.
+# arch-capabilities: some hosts that are guests themselves refuse that MSR.
+CPU_KVM = "host,migratable=no,+invtsc,kvm=off,-arch-capabilities"
+
+
+def host_can_nest(cpuinfo: str) -> bool:
+    """Whether guests of this host can have SVM or VMX, by /proc/cpuinfo's flags.
+
+    /dev/kvm alone says nothing: it may be there without either.
+    """
+    return bool(re.search(r"^flags\s*:.*\b(svm|vmx)\b", cpuinfo, re.MULTILINE))
+
+
+def use_kvm() -> bool:
+    """KVM if the host offers it with nesting; MINT_RIG_ACCEL=tcg|kvm decides otherwise."""
+    if wanted := os.environ.get("MINT_RIG_ACCEL"):
+        if wanted not in ("tcg", "kvm"):
+            raise ValueError(f"MINT_RIG_ACCEL={wanted}: tcg or kvm")
+        return wanted == "kvm"
+    return host_can_nest(Path("/proc/cpuinfo").read_text()) and os.access("/dev/kvm", os.W_OK)
+
+
+def arguments() -> list[str]:
+    """QEMU's -accel and -cpu."""
+    if use_kvm():
+        return ["-accel", "kvm", "-cpu", CPU_KVM]
+    # multi: a host thread for each vCPU, so that a node that spins does not
+    # stop the others.
+    return ["-accel", "tcg,thread=multi", "-cpu", CPU_TCG]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's console, which QEMU writes to a file: reading and waiting."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rig.errors import RigError
+
+
+class Console:
+    """One console log. alive raises MachineLost when there is nothing to wait for."""
+
+    def __init__(self, path: Path, alive: Callable[[], None] = lambda: None) -> None:
+        self.path, self._alive = path, alive
+
+    def text(self, start: int = 0) -> str:
+        """What it said from byte start on."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read().decode(errors="replace").replace("\r", "")
+        except FileNotFoundError:
+            return ""
+
+    def mark(self) -> int:
+        """A position for text() and wait_for(): what comes from now on."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def wait_for(self, pattern: str, start: int = 0, limit_s: float = 120) -> re.Match:
+        """Wait until the text from byte start on matches (multi-line); raises RigError."""
+        end = time.monotonic() + limit_s
+        compiled = re.compile(pattern, re.MULTILINE)
+        while True:
+            text = self.text(start)
+            if match := compiled.search(text):
+                return match
+            self._alive()
+            if time.monotonic() >= end:
+                tail = "\n".join(text.splitlines()[-15:])
+                raise RigError(
+                    f"{self.path.name} did not say {pattern!r} within {limit_s:g} s; its end:\n{tail}"
+                )
+            time.sleep(0.05)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# The rig (bench/rig): an emulated server, its tests and benchmarks.
+.PHONY: rig-agent rig-check rig-test test-debug soak bench up sh exec down
+
+RIG := PYTHONPATH=bench $(PYTHON)
+
+# The images carry it: tools layer and tiny initrds.
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent
+
+images: rig-agent
+
+$(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+
+$(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
+	@install -D $< $@
+
+rig-check: rig-agent ## the rig's own tests, without a machine
+	@$(RIG) -m pytest -q bench/rig/tests
+
+rig-test: kernel rust kexec images rig-agent ## scenarios on the emulated server (T=NAME: only these)
+	@$(RIG) -m pytest bench/tests $(if $(T),-k '$(T)')
