@@ -31,12 +31,12 @@ def tracked():
     return [Path(name) for name in listing.stdout.split("\0") if name and (TOP / name).is_file()]
 
 
-def is_shell(path, text):
-    """Whether a file is a shell script: its first line says so, or its name."""
+def is_shell(text):
+    """Whether shellcheck is to look: the first line names the shell, or tells shellcheck."""
     first = text.split("\n", 1)[0]
     if re.match(r"#!\s*/bin/busybox", first):
         return False  # shellcheck does not know it; the image's tests run it
-    return bool(re.match(r"#!.*\b(sh|bash|dash)\b", first)) or path.suffix == ".sh"
+    return bool(re.match(r"#!.*\b(sh|bash|dash)\b|# shellcheck shell=", first))
 
 
 def main():
@@ -49,7 +49,7 @@ def main():
             continue
         if text and not NO_LICENCE_LINE.search(str(path)) and SPDX not in "\n".join(text.split("\n", 8)[:8]):
             faults.append(f"{path}: no {SPDX.strip()} line in its first 8 lines")
-        if is_shell(path, text):
+        if is_shell(text):
             scripts.append(path)
         if path.name != "lint.py":
             for number, line in enumerate(text.split("\n"), 1):
