@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Carries out steps and takes them back.
+
+use std::io;
+
+use mint_sys::SysError;
+use mint_types::{Bdf, Kind, NodeId, ResState, ResourceKey, Step};
+use tracing::{info, warn};
+
+use crate::host::Host;
+use crate::journal::{Begun, Journal, JournalError};
+use crate::machine::Machine;
+use crate::peers::{PeerError, Peers};
+
+/// One step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The kernel's call.
+    #[error(transparent)]
+    Kernel(#[from] SysError),
+    /// The peer that owns the resource.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The driver did not let go.
+    #[error("{driver} does not let go of {bdf}")]
+    Unbind {
+        /// Function.
+        bdf: Bdf,
+        /// Its driver.
+        driver: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A plan was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// A step failed; those before it were taken back.
+    #[error("could not {step}{}", rollback_text(.left))]
+    Step {
+        /// What was tried.
+        step: String,
+        /// What could not be taken back, in words.
+        left: Vec<String>,
+        /// Why.
+        #[source]
+        source: Box<StepError>,
+    },
+    /// Nothing is changed without a journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+fn rollback_text(left: &[String]) -> String {
+    if left.is_empty() {
+        "; everything is as it was before".to_owned()
+    } else {
+        format!("; not taken back: {} (mintctl doctor tells more)", left.join("; "))
+    }
+}
+
+/// Acts on the machine for one operation.
+pub(crate) struct Applier<'a> {
+    pub machine: &'a dyn Machine,
+    pub host: &'a dyn Host,
+    pub peers: &'a dyn Peers,
+    pub journal: &'a mut Journal,
+    /// The node that we are on.
+    pub here: NodeId,
+}
+
+impl Applier<'_> {
+    /// All steps, or none. The journal stays open: the caller ends it when all
+    /// that belongs to the operation is done.
+    pub fn run(&mut self, begun: &Begun, progress: &dyn Fn(&str)) -> Result<(), ApplyError> {
+        self.journal.begin(begun)?;
+        for (index, step) in begun.steps.iter().enumerate() {
+            progress(&step.to_string());
+            if let Err(source) = self.step(step) {
+                let left = self.roll_back(&begun.steps[..index]);
+                return Err(ApplyError::Step {
+                    step: step.to_string(),
+                    left,
+                    source: Box::new(source),
+                });
+            }
+            self.journal.done(index)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back steps, last first, and ends the journal. What cannot be taken
+    /// back is returned in words: the rest is taken back all the same.
+    pub fn roll_back(&mut self, done: &[Step]) -> Vec<String> {
+        let mut left = Vec::new();
+        for (index, step) in done.iter().enumerate().rev() {
+            let undo = step.undo();
+            info!(%undo, "roll back");
+            if let Err(error) = self.ensure(&undo) {
+                warn!(%undo, %error, "cannot be taken back");
+                left.push(format!("{undo}: {error}"));
+            } else if let Err(error) = self.journal.undone(index) {
+                warn!(%error, "journal");
+            }
+        }
+        if let Err(error) = self.journal.end() {
+            warn!(%error, "journal");
+        }
+        left
+    }
+
+    /// Brings a step's outcome about, if it is not there yet: for rollback and
+    /// after a crash, where nobody knows how far things went.
+    pub fn ensure(&self, step: &Step) -> Result<(), StepError> {
+        let entry = |key: ResourceKey| -> Result<(ResState, Option<NodeId>), SysError> {
+            let all = self.machine.resources(key.kind)?;
+            let found = all.iter().find(|resource| resource.key == key);
+            Ok(found.map_or((ResState::Absent, None), |found| (found.state, found.owner)))
+        };
+        match step {
+            Step::Create { node, .. } if self.machine.node(*node)?.is_some() => Ok(()),
+            Step::Destroy { node, name } => match self.machine.node(*node)? {
+                Some(found) if found.name == name.as_str() => self.step(step),
+                _ => Ok(()),
+            },
+            Step::Release { key, node, .. } => match entry(*key)? {
+                (ResState::Owned | ResState::Moving, Some(owner)) if owner == *node => {
+                    self.step(step)
+                }
+                _ => Ok(()),
+            },
+            Step::Claim { key, node, driver } => match entry(*key)? {
+                (ResState::Owned, Some(owner)) if owner == *node => {
+                    self.bind_here(*key, *node, driver.as_deref());
+                    Ok(())
+                }
+                _ => self.step(step),
+            },
+            Step::Create { .. } => self.step(step),
+        }
+    }
+
+    /// One step.
+    pub fn step(&self, step: &Step) -> Result<(), StepError> {
+        match step {
+            Step::Create { node, name } => Ok(self.machine.create(*node, name.as_str())?),
+            Step::Destroy { node, .. } => Ok(self.machine.destroy(*node)?),
+            Step::Release { key, node, .. } => self.release(*key, *node).map(drop),
+            Step::Claim { key, node, driver } => self.claim(*key, *node, driver.as_deref()),
+        }
+    }
+
+    /// Owned by `node` -> free; gives the driver that was bound here.
+    pub fn release(&self, key: ResourceKey, node: NodeId) -> Result<Option<String>, StepError> {
+        if node != self.here {
+            return if self.is_live(node)? {
+                Ok(self.peers.release(node, key, false)?)
+            } else {
+                self.machine.release(key, node, false)?;
+                Ok(None)
+            };
+        }
+        let Some(bdf) = key.bdf() else {
+            self.machine.release(key, node, false)?;
+            return Ok(None);
+        };
+        let driver = self.host.driver(bdf);
+        if let Some(driver) = &driver {
+            self.host.unbind(bdf).map_err(|source| StepError::Unbind {
+                bdf,
+                driver: driver.clone(),
+                source,
+            })?;
+        }
+        if let Err(error) = self.machine.release(key, node, false) {
+            self.bind_here(key, node, driver.as_deref());
+            return Err(error.into());
+        }
+        Ok(driver)
+    }
+
+    /// Free -> owned by `node`, and its driver bound.
+    pub fn claim(
+        &self,
+        key: ResourceKey,
+        node: NodeId,
+        driver: Option<&str>,
+    ) -> Result<(), StepError> {
+        if node != self.here && self.is_live(node)? {
+            return Ok(self.peers.claim(node, key, driver)?);
+        }
+        self.machine.claim(key, node, false)?;
+        self.bind_here(key, node, driver);
+        Ok(())
+    }
+
+    /// A function that came (back) to this node gets a driver. That none fits
+    /// is no failure: the function is here, as the ledger says.
+    fn bind_here(&self, key: ResourceKey, node: NodeId, driver: Option<&str>) {
+        if let (Kind::Device, true, Some(bdf)) = (key.kind, node == self.here, key.bdf()) {
+            if let Err(error) = self.host.bind(bdf, driver) {
+                warn!(%bdf, driver = driver.unwrap_or("any"), %error, "no driver bound");
+            }
+        }
+    }
+
+    fn is_live(&self, node: NodeId) -> Result<bool, SysError> {
+        Ok(self.machine.node(node)?.is_some_and(|node| node.state.is_live()))
+    }
+}

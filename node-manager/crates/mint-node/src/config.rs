@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/etc/mint/mint.toml` and `/etc/mint/nodes.d/*.toml`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mint_types::NodeSpec;
+use serde::{Deserialize, Serialize};
+
+/// Effective settings of the daemon. Every key has a default, so that an empty
+/// or absent file is a good one.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What new nodes boot unless they say otherwise.
+    pub node: NodeDefaults,
+    /// How long to wait for what.
+    pub wait: Waits,
+    /// `mint0`.
+    pub network: Network,
+    /// Where things are kept.
+    pub state: State,
+    /// Logins between nodes.
+    pub ssh: Ssh,
+    /// Programs of this node.
+    pub commands: Commands,
+}
+
+/// What new nodes boot.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeDefaults {
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initrd.
+    pub initrd: PathBuf,
+    /// Command line.
+    pub cmdline: String,
+}
+
+/// Times.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Waits {
+    /// For a started node's mintd, in seconds.
+    pub start_s: u64,
+    /// For a node's orderly end before it is killed, in seconds.
+    pub stop_s: u64,
+    /// After so many seconds without a heartbeat a running node counts as hung.
+    pub hung_s: u64,
+    /// For one core, block or function to change its owner, in milliseconds.
+    pub move_ms: u32,
+}
+
+/// `mint0` and what is served on it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Whether mintd sets `mint0` up and serves other nodes on it.
+    pub enabled: bool,
+    /// TCP port of the daemon.
+    pub port: u16,
+    /// MTU of `mint0`; less if the device says so.
+    pub mtu: u32,
+}
+
+/// Where things are kept.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct State {
+    /// Journal, descriptions of nodes, keys.
+    pub dir: PathBuf,
+}
+
+/// Logins between nodes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ssh {
+    /// Whether root of any node may log in on any other, with a key pair that
+    /// exists on this machine's nodes only.
+    pub manage: bool,
+}
+
+/// Programs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Commands {
+    /// Ends this node in an orderly way.
+    pub poweroff: Vec<String>,
+}
+
+impl Default for NodeDefaults {
+    fn default() -> Self {
+        Self {
+            kernel: "/boot/vmlinuz-mint".into(),
+            initrd: "/boot/node.initrd".into(),
+            cmdline: "console=hvc0".into(),
+        }
+    }
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { start_s: 120, stop_s: 30, hung_s: 10, move_ms: 10_000 }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { enabled: true, port: 7777, mtu: 65_280 }
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { dir: "/var/lib/mint".into() }
+    }
+}
+
+impl Default for Ssh {
+    fn default() -> Self {
+        Self { manage: true }
+    }
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self { poweroff: vec!["poweroff".into()] }
+    }
+}
+
+/// A configuration file is no good.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It says something else than it may.
+    #[error("{} is no good", path.display())]
+    Parse {
+        /// Which.
+        path: PathBuf,
+        /// Line and reason.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// Two files describe the same node.
+    #[error("{} and {} both describe node {name}", first.display(), second.display())]
+    Duplicate {
+        /// The node.
+        name: String,
+        /// One file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+}
+
+impl Config {
+    /// Reads the file; a file that is not there means defaults.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has unknown keys or wrong types.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        match read(path) {
+            Ok(text) => parse(path, &text),
+            Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Reads all descriptions `*.toml` in a folder, by name of the file. A folder
+/// that is not there holds none.
+///
+/// # Errors
+/// When one of them is no good: then none counts.
+pub fn load_specs(folder: &Path) -> Result<Vec<NodeSpec>, ConfigError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(ConfigError::Read { path: folder.to_owned(), source }),
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    paths.sort();
+    let mut specs: Vec<NodeSpec> = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        let spec: NodeSpec = parse(path, &read(path)?)?;
+        if let Some(first) = specs.iter().position(|other| other.name == spec.name) {
+            return Err(ConfigError::Duplicate {
+                name: spec.name.to_string(),
+                first: paths[first].clone(),
+                second: paths[index].clone(),
+            });
+        }
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text)
+        .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dist(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist").join(name)
+    }
+
+    /// The shipped sample has every key, with its default as value.
+    #[test]
+    fn shipped_sample_says_the_defaults() {
+        let text = fs::read_to_string(dist("mint.toml")).unwrap();
+        assert_eq!(Config::load(&dist("mint.toml")).unwrap(), Config::default());
+        let sample: toml::Table = toml::from_str(&text).unwrap();
+        let full = toml::Table::try_from(Config::default()).unwrap();
+        assert_eq!(sample, full, "dist/mint.toml has to show every key");
+    }
+
+    #[test]
+    fn shipped_node_is_a_good_one() {
+        let specs = load_specs(&dist("nodes.d")).unwrap();
+        assert_eq!(specs.len(), 1);
+        assert_eq!(specs[0].name.as_str(), "web");
+    }
+
+    #[test]
+    fn unknown_key_is_an_error_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        fs::write(&path, "name = \"a\"\nmemory = \"1G\"\ncores = \"2\"\n").unwrap();
+        let error = load_specs(folder.path()).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("line 3") && source.contains("unknown field `cores`"), "{source}");
+        fs::write(&path, "[wait]\nstart = 3\n").unwrap();
+        assert!(Config::load(&path).is_err());
+    }
+
+    #[test]
+    fn two_files_for_one_node_are_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["a.toml", "b.toml"] {
+            fs::write(folder.path().join(file), "name = \"web\"\n").unwrap();
+        }
+        assert!(matches!(load_specs(folder.path()), Err(ConfigError::Duplicate { .. })));
+    }
+
+    #[test]
+    fn absent_files_mean_defaults() {
+        let nowhere = Path::new("/nonexistent/mint.toml");
+        assert_eq!(Config::load(nowhere).unwrap(), Config::default());
+        assert!(load_specs(nowhere).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Is the machine in order? Reads only.
+
+use std::collections::BTreeSet;
+
+use mint_types::{Kind, NodeState, ResState};
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::Inventory;
+use crate::journal::Open;
+
+/// Outcome of a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// In order.
+    Ok,
+    /// Works, but somebody should look.
+    Warn,
+    /// Not in order.
+    Fail,
+}
+
+/// One check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Check {
+    /// Its name: stable.
+    pub name: String,
+    /// Its outcome.
+    pub status: CheckStatus,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl Check {
+    /// A check whose faults are known: none means in order.
+    pub fn of(name: &str, bad: CheckStatus, faults: &[String], good: String) -> Self {
+        Self {
+            name: name.into(),
+            status: if faults.is_empty() { CheckStatus::Ok } else { bad },
+            detail: if faults.is_empty() { good } else { faults.join("; ") },
+        }
+    }
+}
+
+/// Checks of ledger and nodes. `open` is what the journal holds, `online_here`
+/// this node's online CPUs as its kernel counts them, if known.
+pub fn check_ledger(
+    inventory: &Inventory,
+    open: Option<&Open>,
+    online_here: Option<usize>,
+) -> Vec<Check> {
+    vec![
+        owners(inventory),
+        moving(inventory),
+        parked(inventory),
+        nodes(inventory),
+        here(inventory, online_here),
+        journal(open),
+    ]
+}
+
+fn owners(inventory: &Inventory) -> Check {
+    let mut faults = Vec::new();
+    let mut counts = Vec::new();
+    for kind in Kind::ALL {
+        let all = inventory.of_kind(kind);
+        let ids: BTreeSet<u32> = all.iter().map(|resource| resource.key.id).collect();
+        if ids.len() != all.len() {
+            faults.push(format!("the ledger names a {kind:?} twice"));
+        }
+        for resource in all {
+            match (resource.state, resource.owner) {
+                (ResState::Owned, None) => {
+                    faults.push(format!("{} is owned by nobody", resource.label(&inventory.info)));
+                }
+                (ResState::Owned, Some(owner)) if inventory.node(owner).is_none() => {
+                    faults.push(format!(
+                        "{} is owned by node {owner}, which does not exist",
+                        resource.label(&inventory.info)
+                    ));
+                }
+                (ResState::Free, Some(owner)) => faults.push(format!(
+                    "{} is free and owned by node {owner} at once",
+                    resource.label(&inventory.info)
+                )),
+                _ => {}
+            }
+        }
+        let free = all.iter().filter(|resource| resource.state == ResState::Free).count();
+        counts.push(format!("{} {kind:?} ({free} free)", all.len()).to_lowercase());
+    }
+    Check::of("ledger", CheckStatus::Fail, &faults, counts.join(", "))
+}
+
+fn moving(inventory: &Inventory) -> Check {
+    let faults: Vec<String> = Kind::ALL
+        .into_iter()
+        .flat_map(|kind| inventory.of_kind(kind))
+        .filter(|resource| resource.state == ResState::Moving)
+        .map(|resource| {
+            let owner = resource.owner.map_or("nobody".into(), |owner| inventory.label(owner));
+            format!("{} is moving (by {owner})", resource.label(&inventory.info))
+        })
+        .collect();
+    Check::of("moves", CheckStatus::Warn, &faults, "nothing is half way".into())
+}
+
+fn parked(inventory: &Inventory) -> Check {
+    let faults: Vec<String> = inventory
+        .cpus
+        .iter()
+        .filter(|cpu| !cpu.flags.parked)
+        .filter_map(|cpu| match (cpu.state, cpu.owner) {
+            (ResState::Free, _) => Some(format!("{} is free but not in the park loop", cpu.key)),
+            (ResState::Owned, Some(owner)) => {
+                let node = inventory.node(owner)?;
+                let dead = matches!(
+                    node.state,
+                    NodeState::Halted | NodeState::Reboot | NodeState::Crashed | NodeState::Killed
+                );
+                dead.then(|| {
+                    format!(
+                        "{} of {} ({}) is not in the park loop",
+                        cpu.key,
+                        node.label(),
+                        node.state
+                    )
+                })
+            }
+            _ => None,
+        })
+        .collect();
+    Check::of("park", CheckStatus::Fail, &faults, "cores without a kernel are parked".into())
+}
+
+fn nodes(inventory: &Inventory) -> Check {
+    let mut faults = Vec::new();
+    let mut names = BTreeSet::new();
+    for node in &inventory.nodes {
+        if !names.insert(node.display_name()) {
+            faults.push(format!("two nodes are named {}", node.display_name()));
+        }
+        match node.state {
+            NodeState::Crashed => faults.push(format!("{} crashed: {}", node.label(), node.reason)),
+            NodeState::Running if inventory.cpus_of(node.id).is_empty() => {
+                faults.push(format!("{} runs and owns no core", node.label()));
+            }
+            _ => {}
+        }
+    }
+    let count = inventory.nodes.len();
+    Check::of("nodes", CheckStatus::Warn, &faults, format!("{count} nodes"))
+}
+
+fn here(inventory: &Inventory, online_here: Option<usize>) -> Check {
+    let owned = inventory.cpus_of(inventory.info.node).len();
+    let mut faults = Vec::new();
+    if let Some(online) = online_here.filter(|&online| online != owned) {
+        faults.push(format!("{online} CPUs are online here, the ledger gives this node {owned}"));
+    }
+    Check::of("cpus-here", CheckStatus::Warn, &faults, format!("{owned} CPUs"))
+}
+
+fn journal(open: Option<&Open>) -> Check {
+    let faults: Vec<String> = open
+        .map(|open| {
+            format!(
+                "{:?} of {} was interrupted after {} of {} steps: restart mintd",
+                open.begun.operation,
+                open.begun.name,
+                open.done,
+                open.begun.steps.len()
+            )
+        })
+        .into_iter()
+        .collect();
+    Check::of("journal", CheckStatus::Warn, &faults, "nothing is open".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeMachine;
+    use mint_types::{NodeId, ResourceKey};
+
+    fn status<'a>(checks: &'a [Check], name: &str) -> &'a Check {
+        checks.iter().find(|check| check.name == name).unwrap()
+    }
+
+    #[test]
+    fn machine_in_order_has_no_fault() {
+        let inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        for check in check_ledger(&inventory, None, Some(6)) {
+            assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
+        }
+    }
+
+    #[test]
+    fn owner_that_is_no_node_is_a_fault() {
+        let mut inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        inventory.cpus[3].owner = Some(NodeId::new(3).unwrap());
+        let checks = check_ledger(&inventory, None, None);
+        assert_eq!(status(&checks, "ledger").status, CheckStatus::Fail);
+        assert!(status(&checks, "ledger").detail.contains("cpu 3"));
+    }
+
+    #[test]
+    fn core_of_a_dead_node_outside_the_park_loop_is_a_fault() {
+        let fake = FakeMachine::new().with_node(1, "web", &[ResourceKey::cpu(3)]);
+        fake.set_state(NodeId::new(1).unwrap(), NodeState::Crashed);
+        let mut inventory = Inventory::read(&fake).unwrap();
+        let find = |inventory: &Inventory| check_ledger(inventory, None, None);
+        assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Fail);
+        inventory.cpus[3].flags.parked = true;
+        assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Ok);
+        assert_eq!(status(&find(&inventory), "nodes").status, CheckStatus::Warn);
+    }
+
+    #[test]
+    fn fewer_cpus_online_than_owned_is_told() {
+        let inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        let checks = check_ledger(&inventory, None, Some(5));
+        assert_eq!(status(&checks, "cpus-here").status, CheckStatus::Warn);
+    }
+}

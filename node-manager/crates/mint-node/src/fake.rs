@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A machine in memory that follows the kernel's rules, with faults on demand.
+//! Two NUMA nodes of three cores each, a pool of free memory, two disks, a NIC,
+//! a bridge and an old device without MSI.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::{Mutex, MutexGuard};
+
+use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
+use mint_types::{
+    Bdf, Kind, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState, Resource,
+    ResourceFlags, ResourceKey,
+};
+
+use crate::bundle::{Bundle, BundleError, BundleFile};
+use crate::host::Host;
+use crate::machine::Machine;
+use crate::peers::{PeerError, Peers};
+
+/// Size of the fake's memory blocks.
+pub const BLOCK_BYTES: u64 = 128 << 20;
+/// First free block of NUMA node 0, and how many.
+pub const POOL0: (u32, u32) = (16, 8);
+/// First free block of NUMA node 1, and how many.
+pub const POOL1: (u32, u32) = (32, 14);
+
+#[derive(Default)]
+struct State {
+    here: u32,
+    resources: BTreeMap<ResourceKey, Resource>,
+    nodes: BTreeMap<NodeId, NodeStatus>,
+    drivers: BTreeMap<Bdf, String>,
+    users: BTreeMap<Bdf, Vec<String>>,
+    groups: BTreeMap<Bdf, Vec<Bdf>>,
+    /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
+    faults: BTreeSet<String>,
+    /// All calls that changed something, in order.
+    calls: Vec<String>,
+    consoles: BTreeMap<NodeId, Vec<u8>>,
+}
+
+/// The fake; also plays host, peers and bundle maker.
+#[derive(Default)]
+pub struct FakeMachine {
+    state: Mutex<State>,
+}
+
+fn errno(call: &'static str, subject: impl ToString, number: i32) -> SysError {
+    SysError::Call {
+        call,
+        subject: subject.to_string(),
+        source: std::io::Error::from_raw_os_error(number),
+    }
+}
+
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
+const EPERM: i32 = 1;
+
+impl FakeMachine {
+    /// The machine described above, seen from node 0.
+    pub fn new() -> Self {
+        let fake = Self::default();
+        {
+            let mut state = fake.lock();
+            for cpu in 0..6 {
+                state.put(ResourceKey::cpu(cpu), Some(0), cpu / 3, |resource| {
+                    resource.flags.boot = cpu == 0;
+                });
+            }
+            for block in 0..16 {
+                state.put(ResourceKey::memory(block), Some(0), 0, |_| {});
+            }
+            for ((first, count), numa) in [(POOL0, 0), (POOL1, 1)] {
+                for block in first..first + count {
+                    state.put(ResourceKey::memory(block), None, numa, |_| {});
+                }
+            }
+            for (text, class, driver) in [
+                ("0000:01:00.0", 0x01_00_00, "virtio-pci"),
+                ("0000:02:00.0", 0x01_00_00, "virtio-pci"),
+                ("0000:03:00.0", 0x01_08_02, "nvme"),
+                ("0000:05:00.0", 0x02_00_00, "e1000e"),
+                ("0000:00:01.0", 0x06_04_00, "pcieport"),
+                ("0000:00:1f.0", 0x06_01_00, "lpc_ich"),
+                ("0000:06:00.0", 0x04_03_00, "old"),
+            ] {
+                let bdf: Bdf = text.parse().expect("constant");
+                state.put(ResourceKey::device(bdf), Some(0), 0, |resource| {
+                    resource.hw_class = class;
+                    resource.flags.bridge = class == 0x06_04_00;
+                    resource.flags.platform = class == 0x06_01_00;
+                    resource.flags.msi = class >> 16 < 4;
+                });
+                state.drivers.insert(bdf, driver.into());
+            }
+            state.users.insert(
+                "0000:01:00.0".parse().expect("constant"),
+                vec!["vda1 holds the root file system".into()],
+            );
+            state.add_node(0, "", NodeState::Running);
+        }
+        fake
+    }
+
+    /// Sees the machine from another node.
+    pub fn seen_from(self, node: u32) -> Self {
+        self.lock().here = node;
+        self
+    }
+
+    /// Adds a running node that owns these.
+    pub fn with_node(self, id: u32, name: &str, owned: &[ResourceKey]) -> Self {
+        {
+            let mut state = self.lock();
+            state.add_node(id, name, NodeState::Running);
+            let node = NodeId::new(id).expect("constant");
+            for key in owned {
+                let resource = state.resources.get_mut(key).expect("constant");
+                resource.owner = Some(node);
+                resource.state = ResState::Owned;
+            }
+        }
+        self
+    }
+
+    /// The call (`claim cpu 3 1`, `load node 1`…) fails from now on.
+    pub fn fail(&self, call: &str) {
+        self.lock().faults.insert(call.into());
+    }
+
+    /// No call fails any more.
+    pub fn heal(&self) {
+        self.lock().faults.clear();
+    }
+
+    /// Puts a function into a group with others.
+    pub fn group(&self, bdf: Bdf, peers: &[Bdf]) {
+        self.lock().groups.insert(bdf, peers.to_vec());
+    }
+
+    /// Changes a node's state, as its kernel would.
+    pub fn set_state(&self, id: NodeId, new: NodeState) {
+        if let Some(node) = self.lock().nodes.get_mut(&id) {
+            node.state = new;
+        }
+    }
+
+    /// State and owner of every resource, and the nodes: for before == after.
+    pub fn ledger(&self) -> Vec<String> {
+        let state = self.lock();
+        let mut lines: Vec<String> = state
+            .resources
+            .values()
+            .map(|r| format!("{} {:?} {:?}", r.key, r.state, r.owner))
+            .collect();
+        lines.extend(state.nodes.values().map(|n| format!("{} {} {}", n.id, n.name, n.state)));
+        lines.extend(state.drivers.iter().map(|(bdf, driver)| format!("{bdf} {driver}")));
+        lines
+    }
+
+    /// Calls that changed something.
+    pub fn calls(&self) -> Vec<String> {
+        self.lock().calls.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds the lock")
+    }
+}
+
+impl State {
+    fn put(
+        &mut self,
+        key: ResourceKey,
+        owner: Option<u32>,
+        numa: u32,
+        change: impl FnOnce(&mut Resource),
+    ) {
+        let mut resource = Resource {
+            key,
+            state: if owner.is_some() { ResState::Owned } else { ResState::Free },
+            owner: owner.map(|id| NodeId::new(id).expect("constant")),
+            target: None,
+            numa: Some(numa),
+            flags: ResourceFlags::default(),
+            changes: 0,
+            hw_id: key.id,
+            hw_class: 0,
+            phys: u64::from(key.id) * BLOCK_BYTES,
+        };
+        change(&mut resource);
+        self.resources.insert(key, resource);
+    }
+
+    fn add_node(&mut self, id: u32, name: &str, state: NodeState) {
+        let id = NodeId::new(id).expect("constant");
+        self.nodes.insert(
+            id,
+            NodeStatus {
+                id,
+                name: name.into(),
+                state,
+                boots: u32::from(state == NodeState::Running),
+                heartbeat: 1,
+                state_change_ns: 1,
+                cpus_online: 1,
+                boot_cpu: None,
+                memory_bytes: 0,
+                release: "6.12.0-fake".into(),
+                reason: String::new(),
+            },
+        );
+    }
+
+    fn fault(&self, call: &'static str, subject: &str) -> Result<(), SysError> {
+        if self.faults.contains(&format!("{call} {subject}")) {
+            return Err(errno(call, subject, EBUSY));
+        }
+        Ok(())
+    }
+
+    fn is_live(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.state.is_live())
+    }
+
+    fn move_fault(
+        &self,
+        call: &'static str,
+        key: ResourceKey,
+        node: NodeId,
+    ) -> Result<(), SysError> {
+        if self.faults.contains(&format!("{call} {key} {node}")) {
+            return Err(refuse(call, key, EBUSY, 10, None));
+        }
+        Ok(())
+    }
+}
+
+fn refuse(
+    call: &'static str,
+    key: ResourceKey,
+    errno: i32,
+    reason: u32,
+    owner: Option<NodeId>,
+) -> SysError {
+    SysError::Move { call, key, failure: MoveFailure { errno, reason, owner } }
+}
+
+impl Machine for FakeMachine {
+    fn info(&self) -> Result<MachineInfo, SysError> {
+        Ok(MachineInfo {
+            node: NodeId::new(self.lock().here).expect("constant"),
+            node_max: 4,
+            numa_nodes: 2,
+            mem_block_bytes: BLOCK_BYTES,
+            boot_id: 42,
+            abi_version: 1,
+        })
+    }
+
+    fn resources(&self, kind: Kind) -> Result<Vec<Resource>, SysError> {
+        Ok(self.lock().resources.values().filter(|r| r.key.kind == kind).cloned().collect())
+    }
+
+    fn node(&self, id: NodeId) -> Result<Option<NodeStatus>, SysError> {
+        Ok(self.lock().nodes.get(&id).cloned())
+    }
+
+    fn create(&self, id: NodeId, name: &str) -> Result<(), SysError> {
+        let mut state = self.lock();
+        state.fault("create", &format!("node {id}"))?;
+        if state.nodes.contains_key(&id) || state.nodes.values().any(|node| node.name == name) {
+            return Err(errno("create", id, EEXIST));
+        }
+        state.calls.push(format!("create {id} {name}"));
+        state.add_node(id.as_u32(), name, NodeState::Stopped);
+        Ok(())
+    }
+
+    fn destroy(&self, id: NodeId) -> Result<(), SysError> {
+        let mut state = self.lock();
+        state.fault("destroy", &format!("node {id}"))?;
+        if state.resources.values().any(|r| r.owner == Some(id)) || state.is_live(id) {
+            return Err(errno("destroy", id, EBUSY));
+        }
+        state.calls.push(format!("destroy {id}"));
+        state.nodes.remove(&id).map(drop).ok_or_else(|| errno("destroy", id, ENOENT))
+    }
+
+    fn load(&self, id: NodeId, _: &File, _: Option<&File>, cmdline: &str) -> Result<(), SysError> {
+        let mut state = self.lock();
+        state.fault("load", &format!("node {id}"))?;
+        state.calls.push(format!("load {id} {cmdline}"));
+        let node = state.nodes.get_mut(&id).ok_or_else(|| errno("load", id, ENOENT))?;
+        if node.state.is_live() {
+            return Err(errno("load", id, EBUSY));
+        }
+        node.state = NodeState::Loaded;
+        Ok(())
+    }
+
+    fn unload(&self, id: NodeId) -> Result<(), SysError> {
+        let mut state = self.lock();
+        match state.nodes.get_mut(&id) {
+            Some(node) if node.state == NodeState::Loaded => {
+                node.state = NodeState::Stopped;
+                Ok(())
+            }
+            _ => Err(errno("unload", id, ENOENT)),
+        }
+    }
+
+    fn start(&self, id: NodeId) -> Result<(), SysError> {
+        let mut state = self.lock();
+        state.fault("start", &format!("node {id}"))?;
+        state.calls.push(format!("start {id}"));
+        match state.nodes.get_mut(&id) {
+            Some(node) if node.state == NodeState::Loaded => {
+                node.state = NodeState::Running;
+                node.boots += 1;
+                Ok(())
+            }
+            _ => Err(errno("start", id, EBUSY)),
+        }
+    }
+
+    fn shutdown(&self, id: NodeId) -> Result<(), SysError> {
+        let mut state = self.lock();
+        state.fault("shutdown", &format!("node {id}"))?;
+        match state.nodes.get_mut(&id) {
+            Some(node) if node.state.is_live() => {
+                node.state = NodeState::Halted;
+                Ok(())
+            }
+            _ => Err(errno("shutdown", id, EBUSY)),
+        }
+    }
+
+    fn kill(&self, id: NodeId) -> Result<KillReport, SysError> {
+        let mut state = self.lock();
+        state.fault("kill", &format!("node {id}"))?;
+        state.calls.push(format!("kill {id}"));
+        let cpus = state
+            .resources
+            .values()
+            .filter(|r| r.key.kind == Kind::Cpu && r.owner == Some(id))
+            .count();
+        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let node = state.nodes.get_mut(&id).ok_or_else(|| errno("kill", id, ENOENT))?;
+        node.state = NodeState::Killed;
+        Ok(KillReport { parked: cpus, cpus })
+    }
+
+    fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
+        let mut state = self.lock();
+        let here = state.here;
+        if node.as_u32() != here && state.is_live(node) {
+            return Err(refuse("claim", key, EBUSY, 9, Some(node)));
+        }
+        state.move_fault("claim", key, node)?;
+        let Some(resource) = state.resources.get_mut(&key) else {
+            return Err(refuse("claim", key, ENOENT, 1, None));
+        };
+        if resource.state != ResState::Free {
+            return Err(refuse("claim", key, EBUSY, 3, resource.owner));
+        }
+        if dry_run {
+            return Ok(());
+        }
+        resource.state = ResState::Owned;
+        resource.owner = Some(node);
+        state.calls.push(format!("claim {key} {node}"));
+        Ok(())
+    }
+
+    fn release(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
+        let mut state = self.lock();
+        let here = state.here;
+        if node.as_u32() != here && state.is_live(node) {
+            return Err(refuse("release", key, EBUSY, 9, Some(node)));
+        }
+        state.move_fault("release", key, node)?;
+        let has_driver = key.bdf().is_some_and(|bdf| state.drivers.contains_key(&bdf));
+        let Some(resource) = state.resources.get_mut(&key) else {
+            return Err(refuse("release", key, ENOENT, 1, None));
+        };
+        if resource.owner != Some(node) {
+            return Err(refuse("release", key, EPERM, 2, resource.owner));
+        }
+        if node.as_u32() == here && has_driver {
+            return Err(refuse("release", key, EBUSY, 6, Some(node)));
+        }
+        if key.kind == Kind::Memory && node == NodeId::ZERO {
+            return Err(refuse("release", key, EBUSY, 5, Some(node)));
+        }
+        if dry_run {
+            return Ok(());
+        }
+        resource.state = ResState::Free;
+        resource.owner = None;
+        state.calls.push(format!("release {key} {node}"));
+        Ok(())
+    }
+
+    fn console_read(&self, id: NodeId, pos: u64) -> Result<ConsoleChunk, SysError> {
+        let state = self.lock();
+        if !state.nodes.contains_key(&id) {
+            return Err(errno("console_read", id, ENOENT));
+        }
+        let all = state.consoles.get(&id).map_or(&[][..], Vec::as_slice);
+        let at = usize::try_from(pos).unwrap_or(usize::MAX).min(all.len());
+        Ok(ConsoleChunk { bytes: all[at..].to_vec(), next: all.len() as u64, boots: 1 })
+    }
+
+    /// What is written comes back, as from a shell that echoes.
+    fn console_write(&self, id: NodeId, bytes: &[u8]) -> Result<usize, SysError> {
+        let mut state = self.lock();
+        state.consoles.entry(id).or_default().extend(bytes);
+        Ok(bytes.len())
+    }
+}
+
+impl Host for FakeMachine {
+    fn driver(&self, bdf: Bdf) -> Option<String> {
+        self.lock().drivers.get(&bdf).cloned()
+    }
+
+    fn users(&self, bdf: Bdf) -> Vec<String> {
+        self.lock().users.get(&bdf).cloned().unwrap_or_default()
+    }
+
+    fn group_peers(&self, bdf: Bdf) -> Vec<Bdf> {
+        self.lock().groups.get(&bdf).cloned().unwrap_or_default()
+    }
+
+    fn unbind(&self, bdf: Bdf) -> std::io::Result<()> {
+        let mut state = self.lock();
+        if state.faults.contains(&format!("unbind {bdf}")) {
+            return Err(std::io::Error::from_raw_os_error(EBUSY));
+        }
+        state.drivers.remove(&bdf);
+        Ok(())
+    }
+
+    fn bind(&self, bdf: Bdf, driver: Option<&str>) -> std::io::Result<()> {
+        self.lock().drivers.insert(bdf, driver.unwrap_or("probed").into());
+        Ok(())
+    }
+}
+
+impl Peers for FakeMachine {
+    /// Peers do as they are told, by the ledger.
+    fn release(
+        &self,
+        node: NodeId,
+        key: ResourceKey,
+        dry_run: bool,
+    ) -> Result<Option<String>, PeerError> {
+        let mut state = self.lock();
+        if state.faults.contains(&format!("peer {node}")) {
+            return Err(PeerError::Unreachable { node, source: "no route".into() });
+        }
+        let resource = state.resources.get_mut(&key).expect("planner found it");
+        if resource.owner != Some(node) {
+            return Err(PeerError::Failed { node, message: "not mine".into() });
+        }
+        if !dry_run {
+            resource.state = ResState::Free;
+            resource.owner = None;
+            state.calls.push(format!("peer {node} releases {key}"));
+        }
+        Ok(None)
+    }
+
+    fn claim(&self, node: NodeId, key: ResourceKey, _: Option<&str>) -> Result<(), PeerError> {
+        let mut state = self.lock();
+        let resource = state.resources.get_mut(&key).expect("planner found it");
+        resource.state = ResState::Owned;
+        resource.owner = Some(node);
+        state.calls.push(format!("peer {node} claims {key}"));
+        Ok(())
+    }
+}
+
+impl Bundle for FakeMachine {
+    fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
+        let data = format!("name = \"{name}\"\nid = {node}\n").into_bytes();
+        Ok(vec![BundleFile { name: "node.toml".into(), data }])
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this node's own kernel says about its devices in sysfs and procfs:
+//! drivers, users, IOMMU groups. A trait, and the real one takes the root of
+//! the tree as an argument: tests give it a folder.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use mint_types::Bdf;
+
+/// Facts of this node's own devices, and their drivers.
+#[expect(clippy::missing_errors_doc, reason = "each fails when sysfs says so")]
+pub trait Host: Send + Sync {
+    /// Driver that is bound to the function.
+    fn driver(&self, bdf: Bdf) -> Option<String>;
+    /// Who uses the function, in words: empty when it can be given away.
+    fn users(&self, bdf: Bdf) -> Vec<String>;
+    /// Other functions of the same IOMMU group, without bridges.
+    fn group_peers(&self, bdf: Bdf) -> Vec<Bdf>;
+    /// Takes the driver away from the function.
+    fn unbind(&self, bdf: Bdf) -> io::Result<()>;
+    /// Gives the function to that driver, unless it has one already.
+    fn bind(&self, bdf: Bdf, driver: Option<&str>) -> io::Result<()>;
+}
+
+/// The running system's trees.
+#[derive(Debug, Clone)]
+pub struct SysHost {
+    root: PathBuf,
+}
+
+impl SysHost {
+    /// `root` is `/`, or a folder with a copy of the files in tests.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn function(&self, bdf: Bdf) -> PathBuf {
+        self.root.join(format!("sys/bus/pci/devices/{bdf}"))
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.root.join(path)).unwrap_or_default()
+    }
+
+    /// Members of a class (`block`, `net`) whose device is this function.
+    fn class_members(&self, class: &str, bdf: Bdf) -> Vec<String> {
+        let component = bdf.to_string();
+        names(&self.root.join("sys/class").join(class))
+            .into_iter()
+            .filter(|name| {
+                fs::canonicalize(self.root.join("sys/class").join(class).join(name))
+                    .is_ok_and(|path| path.iter().any(|part| part == component.as_str()))
+            })
+            .collect()
+    }
+
+    fn block_users(&self, disk: &str) -> Vec<String> {
+        let class = self.root.join("sys/class/block");
+        let mut users = Vec::new();
+        for holder in names(&class.join(disk).join("holders")) {
+            let kind = if class.join(&holder).join("md").exists() {
+                "RAID array"
+            } else if class.join(&holder).join("dm").exists() {
+                "device-mapper volume"
+            } else {
+                "device"
+            };
+            users.push(format!("{disk} is part of {kind} {holder}"));
+        }
+        let number = fs::read_to_string(class.join(disk).join("dev")).unwrap_or_default();
+        let number = number.trim();
+        for line in self.read("proc/self/mountinfo").lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            if let [_, _, device, _, place, ..] = fields[..] {
+                if !number.is_empty() && device == number {
+                    users.push(if place == "/" {
+                        format!("{disk} holds the root file system")
+                    } else {
+                        format!("{disk} is mounted on {place}")
+                    });
+                }
+            }
+        }
+        let node = format!("/dev/{disk}");
+        if self.read("proc/swaps").lines().any(|line| line.split_whitespace().next() == Some(&node))
+        {
+            users.push(format!("{disk} is swap space"));
+        }
+        if users.is_empty() && self.is_held(disk) {
+            users.push(format!(
+                "{disk} is in use (mounted outside of this mount namespace, or opened exclusively)"
+            ));
+        }
+        users
+    }
+
+    /// An exclusive open fails with EBUSY for as long as a file system, RAID,
+    /// LVM or another exclusive user has the disk, also where no mount table
+    /// shows it: the lower layers of an overlay root are seen only here.
+    fn is_held(&self, disk: &str) -> bool {
+        const O_EXCL: i32 = 0o200;
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(O_EXCL)
+            .open(self.root.join("dev").join(disk))
+            .is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+    }
+
+    fn default_route_interfaces(&self) -> BTreeSet<String> {
+        let mut interfaces = BTreeSet::new();
+        for line in self.read("proc/net/route").lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            if let [interface, "00000000", _, _, _, _, _, "00000000", ..] = fields[..] {
+                interfaces.insert(interface.to_owned());
+            }
+        }
+        for line in self.read("proc/net/ipv6_route").lines() {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let everywhere = fields.first().is_some_and(|to| to.bytes().all(|b| b == b'0'));
+            if let (true, Some(&"00"), Some(&interface)) =
+                (everywhere, fields.get(1), fields.last())
+            {
+                // the kernel's own unreachable default is on lo
+                if interface != "lo" {
+                    interfaces.insert(interface.to_owned());
+                }
+            }
+        }
+        interfaces
+    }
+
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        fs::write(path, text)
+    }
+}
+
+/// Names in a folder, sorted; none if it is not there.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+impl Host for SysHost {
+    fn driver(&self, bdf: Bdf) -> Option<String> {
+        let target = fs::read_link(self.function(bdf).join("driver")).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    fn users(&self, bdf: Bdf) -> Vec<String> {
+        let mut users = Vec::new();
+        for disk in self.class_members("block", bdf) {
+            users.extend(self.block_users(&disk));
+        }
+        let routes = self.default_route_interfaces();
+        for interface in self.class_members("net", bdf) {
+            if routes.contains(&interface) {
+                users.push(format!("{interface} carries the default route"));
+            }
+            let master = self.root.join("sys/class/net").join(&interface).join("master");
+            if let Some(bridge) = fs::read_link(master)
+                .ok()
+                .and_then(|target| target.file_name()?.to_str().map(str::to_owned))
+            {
+                users.push(format!("{interface} is a port of {bridge}"));
+            }
+        }
+        if self.driver(bdf).as_deref() == Some("vfio-pci") {
+            users.push("it is passed through to a guest (vfio-pci)".to_owned());
+        }
+        users
+    }
+
+    fn group_peers(&self, bdf: Bdf) -> Vec<Bdf> {
+        names(&self.function(bdf).join("iommu_group/devices"))
+            .into_iter()
+            .filter_map(|name| name.parse().ok())
+            .filter(|&peer| peer != bdf)
+            .filter(|&peer| {
+                let class = fs::read_to_string(self.function(peer).join("class"));
+                !class.is_ok_and(|class| class.starts_with("0x06"))
+            })
+            .collect()
+    }
+
+    fn unbind(&self, bdf: Bdf) -> io::Result<()> {
+        match self.driver(bdf) {
+            Some(_) => self.write(&self.function(bdf).join("driver/unbind"), &bdf.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn bind(&self, bdf: Bdf, driver: Option<&str>) -> io::Result<()> {
+        if self.driver(bdf).is_some() {
+            return Ok(());
+        }
+        let file = match driver {
+            Some(driver) => self.root.join(format!("sys/bus/pci/drivers/{driver}/bind")),
+            None => self.root.join("sys/bus/pci/drivers_probe"),
+        };
+        match self.write(&file, &bdf.to_string()) {
+            // somebody was quicker: the kernel probes what it adds
+            Err(error) if self.driver(bdf).is_none() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const DISK: &str = "0000:02:00.0";
+
+    /// A tree with an NVMe disk (one partition) and a NIC.
+    fn tree() -> (tempfile::TempDir, SysHost) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let port = root.join("sys/devices/pci0000:00/0000:00:01.0");
+        let disk = port.join(DISK).join("nvme/nvme0/nvme0n1");
+        fs::create_dir_all(disk.join("nvme0n1p1/holders")).unwrap();
+        fs::create_dir_all(disk.join("holders")).unwrap();
+        fs::write(disk.join("dev"), "259:0\n").unwrap();
+        fs::write(disk.join("nvme0n1p1/dev"), "259:1\n").unwrap();
+        let nic = port.join("0000:03:00.0/net/eth0");
+        fs::create_dir_all(&nic).unwrap();
+        for sub in
+            ["sys/class/block", "sys/class/net", "sys/bus/pci/devices", "proc/self", "proc/net"]
+        {
+            fs::create_dir_all(root.join(sub)).unwrap();
+        }
+        symlink(&disk, root.join("sys/class/block/nvme0n1")).unwrap();
+        symlink(disk.join("nvme0n1p1"), root.join("sys/class/block/nvme0n1p1")).unwrap();
+        symlink(&nic, root.join("sys/class/net/eth0")).unwrap();
+        symlink(port.join(DISK), root.join("sys/bus/pci/devices").join(DISK)).unwrap();
+        let host = SysHost::new(root);
+        (folder, host)
+    }
+
+    #[test]
+    fn idle_disk_has_no_users() {
+        let (_folder, host) = tree();
+        assert_eq!(host.users(DISK.parse().unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn root_disk_is_seen_through_its_partition() {
+        let (folder, host) = tree();
+        let line = "22 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw\n";
+        fs::write(folder.path().join("proc/self/mountinfo"), line).unwrap();
+        assert_eq!(host.users(DISK.parse().unwrap()), ["nvme0n1p1 holds the root file system"]);
+    }
+
+    #[test]
+    fn swap_and_raid_are_users() {
+        let (folder, host) = tree();
+        let swaps = "Filename Type Size Used Priority\n/dev/nvme0n1p1 partition 1 0 -2\n";
+        fs::write(folder.path().join("proc/swaps"), swaps).unwrap();
+        let disk = folder.path().join("sys/class/block/nvme0n1");
+        fs::create_dir(disk.join("holders/md0")).unwrap();
+        let users = host.users(DISK.parse().unwrap());
+        assert_eq!(users, ["nvme0n1 is part of device md0", "nvme0n1p1 is swap space"]);
+    }
+
+    #[test]
+    fn nic_of_the_default_route_is_busy() {
+        let (folder, host) = tree();
+        let route = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                     eth0\t00000000\t0202000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        fs::write(folder.path().join("proc/net/route"), route).unwrap();
+        let users = host.users("0000:03:00.0".parse().unwrap());
+        assert_eq!(users, ["eth0 carries the default route"]);
+    }
+
+    #[test]
+    fn bridges_do_not_count_as_group_peers() {
+        let (folder, host) = tree();
+        let devices = folder.path().join("sys/bus/pci/devices");
+        let group = devices.join(DISK).join("iommu_group/devices");
+        fs::create_dir_all(&group).unwrap();
+        for (peer, class) in [("0000:00:01.0", "0x060400"), ("0000:02:00.1", "0x020000")] {
+            fs::create_dir_all(devices.join(peer)).unwrap();
+            fs::write(devices.join(peer).join("class"), class).unwrap();
+            fs::create_dir(group.join(peer)).unwrap();
+        }
+        fs::create_dir(group.join(DISK)).unwrap();
+        let peers = host.group_peers(DISK.parse().unwrap());
+        assert_eq!(peers, ["0000:02:00.1".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ledger at one moment.
+
+use std::collections::BTreeSet;
+
+use mint_sys::SysError;
+use mint_types::{
+    CpuSet, Kind, MachineInfo, NodeId, NodeStatus, Refusal, RefusalCode, ResState, Resource,
+    ResourceKey,
+};
+
+use crate::machine::Machine;
+
+/// All resources and nodes, as read one after the other: the ledger goes on
+/// changing, so every step of a plan is checked again by the kernel.
+#[derive(Clone, Debug)]
+pub struct Inventory {
+    /// Facts of the machine, and which node we are.
+    pub info: MachineInfo,
+    /// Cores.
+    pub cpus: Vec<Resource>,
+    /// Memory blocks.
+    pub memory: Vec<Resource>,
+    /// PCI functions.
+    pub devices: Vec<Resource>,
+    /// Nodes that exist.
+    pub nodes: Vec<NodeStatus>,
+}
+
+impl Inventory {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// When a call to the kernel fails.
+    pub fn read(machine: &dyn Machine) -> Result<Self, SysError> {
+        Ok(Self {
+            info: machine.info()?,
+            cpus: machine.resources(Kind::Cpu)?,
+            memory: machine.resources(Kind::Memory)?,
+            devices: machine.resources(Kind::Device)?,
+            nodes: machine.nodes()?,
+        })
+    }
+
+    /// Resources of one kind.
+    pub fn of_kind(&self, kind: Kind) -> &[Resource] {
+        match kind {
+            Kind::Cpu => &self.cpus,
+            Kind::Memory => &self.memory,
+            Kind::Device => &self.devices,
+        }
+    }
+
+    /// One resource.
+    pub fn find(&self, key: ResourceKey) -> Option<&Resource> {
+        self.of_kind(key.kind).iter().find(|resource| resource.key == key)
+    }
+
+    /// What a node owns of a kind.
+    pub fn owned(&self, node: NodeId, kind: Kind) -> impl Iterator<Item = &Resource> {
+        self.of_kind(kind).iter().filter(move |resource| {
+            resource.state == ResState::Owned && resource.owner == Some(node)
+        })
+    }
+
+    /// Everything a node owns.
+    pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = &Resource> {
+        Kind::ALL.into_iter().flat_map(move |kind| self.owned(node, kind))
+    }
+
+    /// Its cores.
+    pub fn cpus_of(&self, node: NodeId) -> CpuSet {
+        self.owned(node, Kind::Cpu).map(|cpu| cpu.key.id).collect()
+    }
+
+    /// NUMA nodes of the machine that its cores and memory are on.
+    pub fn numa_of(&self, node: NodeId) -> BTreeSet<u32> {
+        self.owned(node, Kind::Cpu)
+            .chain(self.owned(node, Kind::Memory))
+            .filter_map(|resource| resource.numa)
+            .collect()
+    }
+
+    /// A node by id.
+    pub fn node(&self, id: NodeId) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// How messages call a node.
+    pub fn label(&self, id: NodeId) -> String {
+        self.node(id).map_or_else(|| format!("node {id}"), NodeStatus::label)
+    }
+
+    /// A node by id, name or `nodeN`.
+    ///
+    /// # Errors
+    /// With `node_absent`.
+    pub fn resolve(&self, reference: &str) -> Result<&NodeStatus, Refusal> {
+        self.nodes.iter().find(|node| node.is_meant_by(reference)).ok_or_else(|| {
+            let names: Vec<String> = self.nodes.iter().map(NodeStatus::display_name).collect();
+            Refusal::new(
+                RefusalCode::NodeAbsent,
+                format_args!("node {reference}"),
+                format_args!("there is no node {reference}"),
+            )
+            .hint(format_args!("nodes of this machine: {}", names.join(", ")))
+        })
+    }
+
+    /// Whether a kernel runs as that node.
+    pub fn is_live(&self, id: NodeId) -> bool {
+        self.node(id).is_some_and(|node| node.state.is_live())
+    }
+
+    /// `cpu 2`, or memory with size and address.
+    pub fn resource_label(&self, key: ResourceKey) -> String {
+        self.find(key).map_or_else(|| key.to_string(), |resource| resource.label(&self.info))
+    }
+}

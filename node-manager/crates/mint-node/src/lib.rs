@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes as plans: validate the whole, describe it, journal, apply, roll back.
+//!
+//! ```text
+//!   NodeSpec --planner--> Plan --apply--> ledger
+//!                |           |   journal: begin, done(i)…, end
+//!            refusals        undo of the done steps, last first
+//! ```
+//! Nothing here knows of sockets or tasks: [`Nodes`] is owned by one thread
+//! (mintd's state driver), which carries out one operation at a time.
+
+mod apply;
+pub mod bundle;
+pub mod config;
+pub mod cpio;
+pub mod doctor;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod host;
+pub mod initrd;
+pub mod inventory;
+pub mod journal;
+pub mod kernel_image;
+pub mod machine;
+mod nodes;
+pub mod peers;
+mod planner;
+pub mod specs;
+
+pub use apply::ApplyError;
+pub use bundle::{Bundle, BundleError, BundleFile};
+pub use config::Config;
+pub use doctor::{Check, CheckStatus};
+pub use host::{Host, SysHost};
+pub use inventory::Inventory;
+pub use journal::Journal;
+pub use machine::{KernelMachine, Machine};
+pub use nodes::{Done, GiveBack, Nodes, OpError, Times, not_running};
+pub use peers::{PeerError, Peers};
+pub use specs::SpecStore;

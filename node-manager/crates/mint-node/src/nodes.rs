@@ -1,0 +1,645 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Operations on nodes. One thread owns a [`Nodes`]; each call may block for as
+//! long as the kernel's moves take, and returns when the ledger is settled.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mint_sys::{SysError, errno_name, sealed_file};
+use mint_types::{
+    Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode, ResourceKey, Step,
+};
+use serde::{Deserialize, Serialize};
+use tracing::{info, info_span, warn};
+
+use crate::apply::{Applier, ApplyError, StepError};
+use crate::bundle::{self, Bundle, BundleError};
+use crate::config::Config;
+use crate::host::Host;
+use crate::inventory::Inventory;
+use crate::journal::{Begun, Journal, JournalError, Operation};
+use crate::machine::Machine;
+use crate::peers::Peers;
+use crate::planner::{Planner, busy, refused_by_kernel};
+use crate::specs::{SpecError, SpecStore};
+use crate::{initrd, kernel_image};
+
+/// Who gets cores and devices of a removed node. Memory stays free: it is the
+/// pool that new nodes are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GiveBack {
+    /// That node.
+    To(NodeId),
+    /// Nobody.
+    KeepFree,
+}
+
+/// How long the parts of an operation took, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Times {
+    /// Validation.
+    pub plan_ms: u64,
+    /// Moves of resources.
+    pub apply_ms: u64,
+    /// Image checks, bundle and `kexec_file_load`.
+    pub load_ms: u64,
+    /// `MINT_IOC_NODE_START`.
+    pub start_ms: u64,
+}
+
+/// An operation that was carried out (or planned, if only that was asked for).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Done {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Steps, in words.
+    pub steps: Vec<String>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    /// How long it took.
+    pub times: Times,
+}
+
+/// An operation was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// Validation said no, and nothing was changed.
+    #[error("{}", refusals_text(.0))]
+    Refused(Vec<Refusal>),
+    /// Steps of the plan.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The image could not be loaded or started; for a new node everything was
+    /// taken back.
+    #[error("could not {action} {node}{}{}", hint_text(.hint), left_text(.left))]
+    Boot {
+        /// `load` or `start`.
+        action: &'static str,
+        /// Label of the node.
+        node: String,
+        /// What it means.
+        hint: &'static str,
+        /// What could not be taken back, in words.
+        left: Vec<String>,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A call to the kernel.
+    #[error("could not {action}")]
+    Kernel {
+        /// What was tried.
+        action: String,
+        /// Why.
+        #[source]
+        source: SysError,
+    },
+    /// Not all cores of a killed node were caught.
+    #[error("{node} was killed, but only {parked} of its {cpus} cores are in the park loop")]
+    NotParked {
+        /// Label of the node.
+        node: String,
+        /// Cores in the park loop.
+        parked: u32,
+        /// Cores that it owns.
+        cpus: u32,
+    },
+    /// A step outside of a plan.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The store of descriptions.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+fn refusals_text(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn hint_text(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!(" ({hint})") }
+}
+
+fn left_text(left: &[String]) -> String {
+    if left.is_empty() { String::new() } else { format!("; not taken back: {}", left.join("; ")) }
+}
+
+impl From<Refusal> for OpError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(vec![refusal])
+    }
+}
+
+/// What operations need; see the traits.
+pub struct Nodes {
+    /// The kernel.
+    pub machine: Arc<dyn Machine>,
+    /// This node's devices.
+    pub host: Arc<dyn Host>,
+    /// Other nodes' daemons.
+    pub peers: Arc<dyn Peers>,
+    /// Maker of bundles.
+    pub bundle: Arc<dyn Bundle>,
+    /// Settings.
+    pub config: Arc<Config>,
+    /// The journal.
+    pub journal: Journal,
+    /// Descriptions.
+    pub specs: SpecStore,
+}
+
+type Progress<'a> = &'a dyn Fn(&str);
+
+impl Nodes {
+    /// Makes a node, and starts it if its description says so.
+    ///
+    /// # Errors
+    /// With all refusals, and nothing was changed; or with the step that
+    /// failed, and the ones before were taken back.
+    pub fn add(
+        &mut self,
+        spec: &NodeSpec,
+        dry_run: bool,
+        progress: Progress<'_>,
+    ) -> Result<Done, OpError> {
+        let _span = info_span!("add", node = %spec.name).entered();
+        let began = Instant::now();
+        let inventory = self.inventory()?;
+        let plan = Planner {
+            inventory: &inventory,
+            machine: &*self.machine,
+            host: &*self.host,
+            peers: &*self.peers,
+            config: &self.config,
+        }
+        .add(spec)
+        .map_err(OpError::Refused)?;
+        let mut done = Done {
+            node: plan.node,
+            name: plan.name.to_string(),
+            steps: plan.steps.iter().map(|step| describe(step, &inventory)).collect(),
+            notes: plan.notes,
+            times: Times { plan_ms: ms(began), ..Times::default() },
+        };
+        if spec.start {
+            done.steps.push(format!("load and start node {} ({})", plan.node, plan.name));
+        }
+        if dry_run {
+            return Ok(done);
+        }
+        for note in &done.notes {
+            progress(note);
+        }
+        let began = Instant::now();
+        let begun = Begun {
+            operation: Operation::Add,
+            boot_id: inventory.info.boot_id,
+            node: plan.node,
+            name: plan.name.clone(),
+            steps: plan.steps,
+        };
+        self.applier(inventory.info.node).run(&begun, progress)?;
+        done.times.apply_ms = ms(began);
+        if let Err(error) = self.finish_add(&begun, spec, &mut done.times, progress) {
+            let left = self.applier(inventory.info.node).roll_back(&begun.steps);
+            if let Err(error) = self.specs.forget(plan.node) {
+                warn!(%error, "description is left behind");
+            }
+            return Err(match error {
+                OpError::Boot { action, node, hint, source, .. } => {
+                    OpError::Boot { action, node, hint, left, source }
+                }
+                other => other,
+            });
+        }
+        self.journal.end()?;
+        info!(id = %plan.node, "added");
+        Ok(done)
+    }
+
+    fn finish_add(
+        &mut self,
+        begun: &Begun,
+        spec: &NodeSpec,
+        times: &mut Times,
+        progress: Progress<'_>,
+    ) -> Result<(), OpError> {
+        self.specs.put(begun.node, spec)?;
+        if !spec.start {
+            return Ok(());
+        }
+        let result = self.boot(begun.node, &begun.name, spec, times, progress);
+        if result.is_err() {
+            // the ledger refuses to take memory from under a loaded image
+            _ = self.machine.unload(begun.node);
+        }
+        result
+    }
+
+    /// Starts a node that is at rest. `spec` is what to boot, if another mintd
+    /// added the node and told us; else our own description, else defaults.
+    ///
+    /// # Errors
+    /// When it runs, or its image is no good.
+    pub fn start(
+        &mut self,
+        reference: &str,
+        spec: Option<NodeSpec>,
+        progress: Progress<'_>,
+    ) -> Result<Done, OpError> {
+        let inventory = self.inventory()?;
+        let node = inventory.resolve(reference)?;
+        let _span = info_span!("start", node = %node.display_name()).entered();
+        if !node.state.is_at_rest() {
+            let label = node.label();
+            return Err(Refusal::new(
+                RefusalCode::NodeRunning,
+                &label,
+                format_args!("{label} is {} already", node.state),
+            )
+            .hint(format_args!("to start it anew: mintctl node restart {}", node.display_name()))
+            .into());
+        }
+        let name: NodeName = node.display_name().parse().map_err(|error| {
+            Refusal::new(RefusalCode::NameBad, node.label(), error)
+                .hint("remove the node and add it again with another name")
+        })?;
+        let spec =
+            self.specs.get(node.id).or(spec).unwrap_or_else(|| NodeSpec::named(name.clone()));
+        let mut times = Times::default();
+        self.boot(node.id, &name, &spec, &mut times, progress)?;
+        Ok(Done {
+            node: node.id,
+            name: name.to_string(),
+            steps: vec![format!("load and start {}", node.label())],
+            notes: Vec::new(),
+            times,
+        })
+    }
+
+    fn boot(
+        &self,
+        node: NodeId,
+        name: &NodeName,
+        spec: &NodeSpec,
+        times: &mut Times,
+        progress: Progress<'_>,
+    ) -> Result<(), OpError> {
+        let label = format!("node {node} ({name})");
+        let defaults = &self.config.node;
+        let kernel: &PathBuf = spec.kernel.as_ref().unwrap_or(&defaults.kernel);
+        let initrd: &PathBuf = spec.initrd.as_ref().unwrap_or(&defaults.initrd);
+        let cmdline = spec.cmdline.as_ref().unwrap_or(&defaults.cmdline);
+        let began = Instant::now();
+        progress(&format!("load {} and {}", kernel.display(), initrd.display()));
+        kernel_image::check_kernel(kernel)?;
+        let (image, note) = initrd::check_initrd(initrd)?;
+        if let Some(note) = note {
+            progress(&note);
+        }
+        let fault = |action, hint, source: Box<dyn std::error::Error + Send + Sync>| {
+            OpError::Boot { action, node: label.clone(), hint, left: Vec::new(), source }
+        };
+        let io_fault = |source: io::Error| fault("load", "", source.into());
+        let files = self
+            .bundle
+            .files(node, name)
+            .map_err(|error: BundleError| fault("load", "", error.into()))?;
+        let archive = bundle::archive(&files, image.len());
+        let initrd = sealed_file(&[&image, &archive]).map_err(io_fault)?;
+        let kernel = File::open(kernel).map_err(io_fault)?;
+        self.machine
+            .load(node, &kernel, Some(&initrd), cmdline)
+            .map_err(|error| fault("load", load_hint(&error), error.into()))?;
+        times.load_ms = ms(began);
+        let began = Instant::now();
+        progress(&format!("start {label}"));
+        self.machine.start(node).map_err(|error| fault("start", "", error.into()))?;
+        times.start_ms = ms(began);
+        info!(load_ms = times.load_ms, start_ms = times.start_ms, "started");
+        Ok(())
+    }
+
+    /// Ends a node by force. Its resources stay its own.
+    ///
+    /// # Errors
+    /// When it does not run, is the node that we are on, or not all its cores
+    /// could be parked.
+    pub fn kill(&mut self, reference: &str) -> Result<Done, OpError> {
+        let inventory = self.inventory()?;
+        let node = inventory.resolve(reference)?;
+        let _span = info_span!("kill", node = %node.display_name()).entered();
+        self.not_ourselves(&inventory, node, "kill")?;
+        if !node.state.is_live() {
+            return Err(not_running(node).into());
+        }
+        self.kill_node(node)?;
+        Ok(Done {
+            node: node.id,
+            name: node.display_name(),
+            steps: vec![format!("kill {}", node.label())],
+            notes: Vec::new(),
+            times: Times::default(),
+        })
+    }
+
+    fn kill_node(&self, node: &NodeStatus) -> Result<(), OpError> {
+        let report = self.machine.kill(node.id).map_err(|source| OpError::Kernel {
+            action: format!("kill {}", node.label()),
+            source,
+        })?;
+        info!(node = %node.id, parked = report.parked, cpus = report.cpus, "killed");
+        if report.parked < report.cpus {
+            return Err(OpError::NotParked {
+                node: node.label(),
+                parked: report.parked,
+                cpus: report.cpus,
+            });
+        }
+        Ok(())
+    }
+
+    /// Frees all that a node at rest owns, and the node itself.
+    ///
+    /// # Errors
+    /// When it runs and `force` is not set, or a resource cannot be released.
+    pub fn remove(
+        &mut self,
+        reference: &str,
+        force: bool,
+        give_back: GiveBack,
+        progress: Progress<'_>,
+    ) -> Result<Done, OpError> {
+        let began = Instant::now();
+        let inventory = self.inventory()?;
+        let node = inventory.resolve(reference)?.clone();
+        let _span = info_span!("remove", node = %node.display_name()).entered();
+        self.not_ourselves(&inventory, &node, "remove")?;
+        if node.id == NodeId::ZERO {
+            return Err(Refusal::new(
+                RefusalCode::NodeSelf,
+                node.label(),
+                "node 0 cannot be removed: it owns the platform",
+            )
+            .into());
+        }
+        if !node.state.is_at_rest() {
+            if !force || !node.state.is_live() {
+                let label = node.label();
+                return Err(Refusal::new(
+                    RefusalCode::NodeRunning,
+                    &label,
+                    format_args!("{label} is {}", node.state),
+                )
+                .owned_by(&label)
+                .hint(format_args!(
+                    "first: mintctl node stop {}; or kill it with --force",
+                    node.display_name()
+                ))
+                .into());
+            }
+            progress(&format!("kill {}", node.label()));
+            self.kill_node(&node)?;
+        }
+        let owned: Vec<ResourceKey> =
+            inventory.owned_by(node.id).map(|resource| resource.key).collect();
+        let name: NodeName = node
+            .name
+            .parse()
+            .unwrap_or_else(|_| format!("node{}", node.id).parse().expect("nodeN is a good name"));
+        let mut steps: Vec<Step> =
+            owned.iter().map(|&key| Step::Release { key, node: node.id, driver: None }).collect();
+        steps.push(Step::Destroy { node: node.id, name: name.clone() });
+        let begun = Begun {
+            operation: Operation::Remove,
+            boot_id: inventory.info.boot_id,
+            node: node.id,
+            name,
+            steps,
+        };
+        self.journal.begin(&begun)?;
+        _ = self.machine.unload(node.id);
+        self.finish_remove(inventory.info.node, &begun, progress)?;
+        let mut done = Done {
+            node: node.id,
+            name: node.display_name(),
+            steps: begun.steps.iter().map(|step| describe(step, &inventory)).collect(),
+            notes: Vec::new(),
+            times: Times { apply_ms: ms(began), ..Times::default() },
+        };
+        if let GiveBack::To(to) = give_back {
+            self.give_back(&inventory, to, &owned, &mut done, progress);
+        }
+        info!("removed");
+        Ok(done)
+    }
+
+    /// Remove goes on where it was interrupted: each step only if needed.
+    fn finish_remove(
+        &mut self,
+        here: NodeId,
+        begun: &Begun,
+        progress: Progress<'_>,
+    ) -> Result<(), OpError> {
+        for (index, step) in begun.steps.iter().enumerate() {
+            progress(&step.to_string());
+            let applier = self.applier(here);
+            applier.ensure(step).map_err(|source| ApplyError::Step {
+                step: step.to_string(),
+                left: vec![format!(
+                    "the steps before it; repeat: mintctl node remove {}",
+                    begun.name
+                )],
+                source: Box::new(source),
+            })?;
+            self.journal.done(index)?;
+        }
+        self.journal.end()?;
+        self.specs.forget(begun.node)?;
+        Ok(())
+    }
+
+    fn give_back(
+        &mut self,
+        inventory: &Inventory,
+        to: NodeId,
+        owned: &[ResourceKey],
+        done: &mut Done,
+        progress: Progress<'_>,
+    ) {
+        let label = inventory.label(to);
+        for &key in owned.iter().filter(|key| key.kind != Kind::Memory) {
+            let step = Step::Claim { key, node: to, driver: None };
+            progress(&step.to_string());
+            let applier = self.applier(inventory.info.node);
+            match applier.step(&step) {
+                Ok(()) => done.steps.push(step.to_string()),
+                Err(error) => {
+                    warn!(%key, %to, %error, "stays free");
+                    done.notes.push(format!("{key} stays free: {label} did not take it: {error}"));
+                }
+            }
+        }
+    }
+
+    /// A resource of this node, asked for by a peer: out of use, then free.
+    /// Gives the driver that was bound.
+    ///
+    /// # Errors
+    /// When it is not ours, in use, or the kernel refuses.
+    pub fn release_here(
+        &mut self,
+        key: ResourceKey,
+        dry_run: bool,
+    ) -> Result<Option<String>, OpError> {
+        let inventory = self.inventory()?;
+        let here = inventory.info.node;
+        let label = inventory.label(here);
+        let mut driver = None;
+        if let Some(bdf) = key.bdf() {
+            let users = self.host.users(bdf);
+            if !users.is_empty() {
+                return Err(busy(key, &label, &users).into());
+            }
+            driver = self.host.driver(bdf);
+        }
+        if !dry_run {
+            return Ok(self.applier(here).release(key, here)?);
+        }
+        match self.machine.release(key, here, true) {
+            Ok(()) => Ok(driver),
+            // the driver is unbound when it comes to it
+            Err(SysError::Move { failure, .. }) if failure.reason == 6 => Ok(driver),
+            Err(error) => Err(refused_by_kernel(key, &label, &error).into()),
+        }
+    }
+
+    /// A free resource for this node, given by a peer.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn claim_here(&mut self, key: ResourceKey, driver: Option<&str>) -> Result<(), OpError> {
+        let here = self.inventory()?.info.node;
+        Ok(self.applier(here).claim(key, here, driver)?)
+    }
+
+    /// Ends what a killed mintd left half done, by the journal. Returns what was
+    /// done, in words.
+    ///
+    /// # Errors
+    /// When the journal or the kernel fails.
+    pub fn reconcile(&mut self) -> Result<Vec<String>, OpError> {
+        let Some(open) = self.journal.open_operation()? else { return Ok(Vec::new()) };
+        let inventory = self.inventory()?;
+        let begun = open.begun;
+        if begun.boot_id != inventory.info.boot_id {
+            self.journal.end()?;
+            return Ok(vec![format!(
+                "journal of an earlier boot of the machine dropped ({})",
+                begun.name
+            )]);
+        }
+        match begun.operation {
+            Operation::Add if inventory.is_live(begun.node) => {
+                self.journal.end()?;
+                Ok(vec![format!("node {} had been started: kept", begun.name)])
+            }
+            Operation::Add => {
+                _ = self.machine.unload(begun.node);
+                // the step after the last known one may have been done, too
+                let maybe = (open.done + 1).min(begun.steps.len());
+                let left = self.applier(inventory.info.node).roll_back(&begun.steps[..maybe]);
+                self.specs.forget(begun.node)?;
+                let mut told = vec![format!("unfinished node add {} taken back", begun.name)];
+                told.extend(left);
+                Ok(told)
+            }
+            Operation::Remove => {
+                self.finish_remove(inventory.info.node, &begun, &|_| {})?;
+                Ok(vec![format!("unfinished node remove {} finished", begun.name)])
+            }
+        }
+    }
+
+    fn not_ourselves(
+        &self,
+        inventory: &Inventory,
+        node: &NodeStatus,
+        what: &str,
+    ) -> Result<(), Refusal> {
+        if node.id != inventory.info.node {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::NodeSelf,
+            node.label(),
+            format_args!("{} cannot {what} itself", node.label()),
+        )
+        .hint("do it from another node"))
+    }
+
+    fn inventory(&self) -> Result<Inventory, OpError> {
+        Inventory::read(&*self.machine)
+            .map_err(|source| OpError::Kernel { action: "read the ledger".into(), source })
+    }
+
+    fn applier(&mut self, here: NodeId) -> Applier<'_> {
+        Applier {
+            machine: &*self.machine,
+            host: &*self.host,
+            peers: &*self.peers,
+            journal: &mut self.journal,
+            here,
+        }
+    }
+}
+
+/// That an operation wants a running node.
+pub fn not_running(node: &NodeStatus) -> Refusal {
+    let label = node.label();
+    Refusal::new(
+        RefusalCode::NodeNotRunning,
+        &label,
+        format_args!("{label} does not run: it is {}", node.state),
+    )
+    .hint(format_args!("start it: mintctl node start {}", node.display_name()))
+}
+
+fn describe(step: &Step, inventory: &Inventory) -> String {
+    match step {
+        Step::Release { key, node, driver: None } if key.kind == Kind::Memory => {
+            format!("release {} from node {node}", inventory.resource_label(*key))
+        }
+        Step::Claim { key, node, .. } if key.kind == Kind::Memory => {
+            format!("claim {} for node {node}", inventory.resource_label(*key))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn load_hint(error: &SysError) -> &'static str {
+    match error.errno().map(errno_name).as_deref() {
+        Some("ENOMEM") => "it owns too little memory for this kernel and initrd",
+        Some("ENOEXEC") => "the kernel does not take this image as one that can be a node",
+        Some("EBUSY") => "it runs, or somebody else loads it",
+        Some("EPERM") => "mintd needs CAP_SYS_BOOT",
+        Some("EINVAL") => "the command line is too long, or this kernel has no KEXEC_FILE_MINT",
+        _ => "",
+    }
+}
+
+fn ms(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Operations on the fake machine: what they do, and that they do all or nothing.
+
+use super::*;
+use crate::fake::FakeMachine;
+use crate::planner::tests::Images;
+use mint_types::{Bdf, NodeState};
+use std::path::Path;
+
+fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
+    Nodes {
+        machine: fake.clone(),
+        host: fake.clone(),
+        peers: fake.clone(),
+        bundle: fake.clone(),
+        config: Arc::new(Config::default()),
+        journal: Journal::open(folder).unwrap(),
+        specs: SpecStore::open(folder, 42).unwrap(),
+    }
+}
+
+fn quiet(_: &str) {}
+
+fn one() -> NodeId {
+    NodeId::new(1).unwrap()
+}
+
+fn disk() -> Bdf {
+    "0000:03:00.0".parse().unwrap()
+}
+
+#[test]
+fn add_start_kill_remove_leaves_the_ledger_as_it_was() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    let before = fake.ledger();
+    let mut spec = images.spec("web");
+    spec.devices = vec![disk()];
+    for _ in 0..3 {
+        let done = nodes.add(&spec, false, &quiet).unwrap();
+        assert_eq!(done.node, one());
+        assert_eq!(fake.node(one()).unwrap().unwrap().state, NodeState::Running);
+        assert_eq!(nodes.specs.get(one()), Some(spec.clone()));
+        nodes.kill("web").unwrap();
+        nodes.start("web", None, &quiet).unwrap();
+        fake.set_state(one(), NodeState::Halted);
+        nodes.remove("1", false, GiveBack::To(NodeId::ZERO), &quiet).unwrap();
+        // the driver's name was the kernel's choice again
+        fake.unbind(disk()).unwrap();
+        Host::bind(&*fake, disk(), Some("nvme")).unwrap();
+        assert_eq!(fake.ledger(), before);
+        assert_eq!(nodes.specs.get(one()), None);
+        assert_eq!(nodes.journal.open_operation().unwrap(), None);
+    }
+}
+
+#[test]
+fn dry_run_only_describes() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let done = nodes(&fake, folder.path()).add(&images.spec("web"), true, &quiet).unwrap();
+    assert_eq!(done.steps.first().unwrap(), "create node 1 (web)");
+    assert_eq!(done.steps.last().unwrap(), "load and start node 1 (web)");
+    assert!(done.steps.contains(&"claim memory 128M at 0x100000000 for node 1".to_owned()));
+    assert!(fake.calls().is_empty());
+}
+
+/// Whatever step fails, everything is as it was before.
+#[test]
+fn failure_of_any_step_is_rolled_back() {
+    let images = Images::new();
+    let mut spec = images.spec("web");
+    spec.devices = vec![disk()];
+    for fault in [
+        "create node 1",
+        "unbind 0000:03:00.0",
+        "claim device 0000:03:00.0 1",
+        "claim cpu 3 1",
+        "claim cpu 4 1",
+        "claim memory block 39 1",
+        "load node 1",
+        "start node 1",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Arc::new(FakeMachine::new());
+        let mut nodes = nodes(&fake, folder.path());
+        let before = fake.ledger();
+        fake.fail(fault);
+        let error = nodes.add(&spec, false, &quiet).unwrap_err();
+        assert!(!matches!(error, OpError::Refused(_)), "{fault}: {error}");
+        assert_eq!(fake.ledger(), before, "{fault}");
+        assert_eq!(nodes.journal.open_operation().unwrap(), None, "{fault}");
+        assert_eq!(nodes.specs.get(one()), None, "{fault}");
+        fake.heal();
+        nodes.add(&spec, false, &quiet).unwrap();
+    }
+}
+
+/// A mintd that is killed after any number of steps: the next one takes back
+/// what was done.
+#[test]
+fn interrupted_add_is_taken_back_at_the_next_start() {
+    let images = Images::new();
+    let mut spec = images.spec("web");
+    spec.devices = vec![disk()];
+    spec.start = false;
+    let steps = {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Arc::new(FakeMachine::new());
+        nodes(&fake, folder.path()).plan_for_test(&spec)
+    };
+    for done in 0..=steps.len() {
+        for journalled in [done, done.saturating_sub(1)] {
+            let folder = tempfile::tempdir().unwrap();
+            let fake = Arc::new(FakeMachine::new());
+            let before = fake.ledger();
+            let mut killed = nodes(&fake, folder.path());
+            let begun = Begun {
+                operation: Operation::Add,
+                boot_id: 42,
+                node: one(),
+                name: spec.name.clone(),
+                steps: steps.clone(),
+            };
+            killed.journal.begin(&begun).unwrap();
+            for (index, step) in steps[..done].iter().enumerate() {
+                killed.applier(NodeId::ZERO).step(step).unwrap();
+                if index < journalled {
+                    killed.journal.done(index).unwrap();
+                }
+            }
+            drop(killed);
+            let mut next = nodes(&fake, folder.path());
+            let told = next.reconcile().unwrap();
+            assert_eq!(told, ["unfinished node add web taken back"]);
+            assert_eq!(fake.ledger(), before, "after {done} steps, {journalled} in the journal");
+            assert!(next.reconcile().unwrap().is_empty());
+        }
+    }
+}
+
+#[test]
+fn interrupted_remove_is_finished_at_the_next_start() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut first = nodes(&fake, folder.path());
+    let mut spec = images.spec("web");
+    spec.start = false;
+    first.add(&spec, false, &quiet).unwrap();
+    fake.fail("release cpu 4 1");
+    let error = first.remove("web", false, GiveBack::KeepFree, &quiet).unwrap_err();
+    assert!(error.to_string().contains("mintctl node remove web"), "{error}");
+    drop(first);
+    fake.heal();
+    let mut next = nodes(&fake, folder.path());
+    assert_eq!(next.reconcile().unwrap(), ["unfinished node remove web finished"]);
+    assert_eq!(fake.node(one()).unwrap(), None);
+    assert_eq!(next.specs.get(one()), None);
+}
+
+#[test]
+fn journal_of_an_earlier_boot_is_void() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    let before = fake.ledger();
+    let begun = Begun {
+        operation: Operation::Remove,
+        boot_id: 41,
+        node: one(),
+        name: "web".parse().unwrap(),
+        steps: vec![Step::Release { key: ResourceKey::cpu(5), node: NodeId::ZERO, driver: None }],
+    };
+    nodes.journal.begin(&begun).unwrap();
+    assert_eq!(nodes.reconcile().unwrap().len(), 1);
+    assert_eq!(fake.ledger(), before);
+}
+
+#[test]
+fn running_node_is_removed_by_force_only() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    nodes.add(&images.spec("web"), false, &quiet).unwrap();
+    let before = fake.ledger();
+    let give_back = GiveBack::To(NodeId::ZERO);
+    let error = nodes.remove("web", false, give_back, &quiet).unwrap_err();
+    assert!(matches!(&error, OpError::Refused(r) if r[0].code == RefusalCode::NodeRunning));
+    assert_eq!(fake.ledger(), before);
+    nodes.remove("web", true, give_back, &quiet).unwrap();
+    assert_eq!(fake.node(one()).unwrap(), None);
+}
+
+#[test]
+fn wrong_references_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeMachine::new().with_node(1, "web", &[]));
+    let mut nodes = nodes(&fake, folder.path());
+    let code = |result: Result<Done, OpError>| match result.unwrap_err() {
+        OpError::Refused(refusals) => refusals[0].code,
+        other => panic!("{other}"),
+    };
+    assert_eq!(code(nodes.kill("nobody")), RefusalCode::NodeAbsent);
+    assert_eq!(code(nodes.kill("node0")), RefusalCode::NodeSelf);
+    assert_eq!(code(nodes.start("web", None, &quiet)), RefusalCode::NodeRunning);
+    fake.set_state(one(), NodeState::Halted);
+    assert_eq!(code(nodes.kill("1")), RefusalCode::NodeNotRunning);
+    let removed = nodes.remove("0", true, GiveBack::KeepFree, &quiet);
+    assert_eq!(code(removed), RefusalCode::NodeSelf);
+}
+
+#[test]
+fn node_is_made_from_another_node_with_a_peers_core() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake =
+        Arc::new(FakeMachine::new().with_node(1, "web", &[ResourceKey::cpu(5)]).seen_from(1));
+    let mut nodes = nodes(&fake, folder.path());
+    let mut spec = images.spec("db");
+    spec.from = vec!["node0".into()];
+    nodes.add(&spec, false, &quiet).unwrap();
+    assert!(fake.calls().contains(&"peer 0 releases cpu 3".to_owned()));
+    fake.set_state(NodeId::new(2).unwrap(), NodeState::Halted);
+    nodes.remove("db", false, GiveBack::To(NodeId::ZERO), &quiet).unwrap();
+    assert!(fake.calls().contains(&"peer 0 claims cpu 3".to_owned()));
+}
+
+#[test]
+fn device_asked_for_by_a_peer_is_given_unless_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    let key = ResourceKey::device(disk());
+    let before = fake.ledger();
+    assert_eq!(nodes.release_here(key, true).unwrap().as_deref(), Some("nvme"));
+    assert_eq!(fake.ledger(), before);
+    assert_eq!(nodes.release_here(key, false).unwrap().as_deref(), Some("nvme"));
+    nodes.claim_here(key, Some("nvme")).unwrap();
+    assert_eq!(fake.ledger(), before);
+    let root = ResourceKey::device("0000:01:00.0".parse().unwrap());
+    assert!(matches!(nodes.release_here(root, false), Err(OpError::Refused(_))));
+    assert_eq!(fake.ledger(), before);
+}
+
+impl Nodes {
+    fn plan_for_test(&self, spec: &NodeSpec) -> Vec<Step> {
+        let inventory = self.inventory().unwrap();
+        Planner {
+            inventory: &inventory,
+            machine: &*self.machine,
+            host: &*self.host,
+            peers: &*self.peers,
+            config: &self.config,
+        }
+        .add(spec)
+        .unwrap()
+        .steps
+    }
+}

@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a description to steps, or to every reason why not. Reads only; asks
+//! the kernel and the peers by dry runs.
+
+use std::collections::BTreeSet;
+
+use mint_sys::SysError;
+use mint_types::{
+    Bdf, Kind, MemoryRequest, NodeId, NodeSpec, Plan, Refusal, RefusalCode, ResState, Resource,
+    ResourceKey, Step, format_bytes,
+};
+
+use crate::config::Config;
+use crate::host::Host;
+use crate::inventory::Inventory;
+use crate::machine::Machine;
+use crate::peers::{PeerError, Peers};
+use crate::{initrd, kernel_image};
+
+/// `MINT_REFUSE_DRIVER`: the plan unbinds the driver itself.
+const REASON_DRIVER: u32 = 6;
+
+/// What a plan is made from.
+pub(crate) struct Planner<'a> {
+    pub inventory: &'a Inventory,
+    pub machine: &'a dyn Machine,
+    pub host: &'a dyn Host,
+    pub peers: &'a dyn Peers,
+    pub config: &'a Config,
+}
+
+/// A plan as it grows.
+struct Draft {
+    node: NodeId,
+    donors: BTreeSet<NodeId>,
+    steps: Vec<Step>,
+    notes: Vec<String>,
+    refusals: Vec<Refusal>,
+}
+
+impl Planner<'_> {
+    /// The plan that makes the node of `spec`, or all refusals.
+    pub fn add(&self, spec: &NodeSpec) -> Result<Plan, Vec<Refusal>> {
+        let mut draft = Draft {
+            node: NodeId::ZERO,
+            donors: BTreeSet::from([self.inventory.info.node]),
+            steps: Vec::new(),
+            notes: Vec::new(),
+            refusals: Vec::new(),
+        };
+        match self.choose_id(spec) {
+            Ok(id) => draft.node = id,
+            Err(refusal) => draft.refusals.push(refusal),
+        }
+        for reference in &spec.from {
+            match self.inventory.resolve(reference) {
+                Ok(node) => _ = draft.donors.insert(node.id),
+                Err(refusal) => draft.refusals.push(refusal),
+            }
+        }
+        draft.steps.push(Step::Create { node: draft.node, name: spec.name.clone() });
+        // devices first: they are the most likely to be in use after all
+        for &bdf in &spec.devices.iter().copied().collect::<BTreeSet<Bdf>>() {
+            self.device(&mut draft, spec, bdf);
+        }
+        let cpus = self.cpus(&mut draft, spec);
+        self.memory(&mut draft, spec, &cpus);
+        self.images(&mut draft, spec);
+        if draft.refusals.is_empty() {
+            Ok(Plan {
+                node: draft.node,
+                name: spec.name.clone(),
+                steps: draft.steps,
+                notes: draft.notes,
+            })
+        } else {
+            Err(draft.refusals)
+        }
+    }
+
+    fn choose_id(&self, spec: &NodeSpec) -> Result<NodeId, Refusal> {
+        let name = &spec.name;
+        let resource = format!("node {name}");
+        if let Some(taken) = self.inventory.nodes.iter().find(|node| node.name == name.as_str()) {
+            return Err(Refusal::new(
+                RefusalCode::NameTaken,
+                &resource,
+                format_args!("there is a node {name} already: node {}, {}", taken.id, taken.state),
+            )
+            .owned_by(taken.label())
+            .hint(format_args!("choose another name, or first: mintctl node remove {name}")));
+        }
+        let is_unused = |id: NodeId| self.inventory.node(id).is_none();
+        let exists = |id: NodeId| id.as_u32() < self.inventory.info.node_max;
+        if let Some(number) = name.stands_for() {
+            return match NodeId::new(number) {
+                Ok(id) if exists(id) && is_unused(id) => Ok(id),
+                Ok(id) if exists(id) => Err(Refusal::new(
+                    RefusalCode::NameTaken,
+                    &resource,
+                    format_args!(
+                        "{name} stands for node {id}, which is {}",
+                        self.inventory.label(id)
+                    ),
+                )
+                .owned_by(self.inventory.label(id))
+                .hint("choose another name")),
+                _ => Err(Refusal::new(
+                    RefusalCode::NameBad,
+                    &resource,
+                    format_args!("{name} stands for node {number}, and there can be none"),
+                )
+                .hint(format_args!("ids are 0 to {}", self.inventory.info.node_max - 1))),
+            };
+        }
+        NodeId::all().find(|&id| exists(id) && is_unused(id)).ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::NoFreeNode,
+                &resource,
+                format_args!("all {} node ids are in use", self.inventory.info.node_max),
+            )
+            .hint("remove a node: mintctl node list")
+        })
+    }
+
+    fn cpus(&self, draft: &mut Draft, spec: &NodeSpec) -> Vec<u32> {
+        let wanted: Vec<u32> = match (&spec.cpus, spec.cpu_count) {
+            (Some(list), _) => list.iter().collect(),
+            (None, Some(count)) => self.choose_cpus(draft, spec, count as usize),
+            (None, None) => Vec::new(),
+        };
+        if wanted.is_empty() && spec.cpu_count.unwrap_or(0) == 0 {
+            draft.refusals.push(
+                Refusal::new(RefusalCode::CpuShort, "cpus", "a node needs at least one core")
+                    .hint("give --cpus 2-3 or --cpu-count 2"),
+            );
+        }
+        let last_of = self.robbed_donors(draft, &wanted);
+        for &cpu in &wanted {
+            self.cpu(draft, cpu, &last_of);
+        }
+        for donor in last_of {
+            let label = self.inventory.label(donor);
+            let cpus = self.inventory.cpus_of(donor);
+            draft.refusals.push(
+                Refusal::new(
+                    RefusalCode::CpuLast,
+                    format_args!("cpus {cpus}"),
+                    format_args!("{label} runs and would lose its last core (it owns cpus {cpus})"),
+                )
+                .owned_by(&label)
+                .hint("leave it at least its boot core"),
+            );
+        }
+        wanted
+    }
+
+    /// Live donors that would be left without a core.
+    fn robbed_donors(&self, draft: &Draft, wanted: &[u32]) -> BTreeSet<NodeId> {
+        let is_robbed = |donor: NodeId| {
+            let owned = self.inventory.cpus_of(donor);
+            !owned.is_empty() && owned.iter().all(|cpu| wanted.contains(&cpu))
+        };
+        draft
+            .donors
+            .iter()
+            .copied()
+            .filter(|&donor| self.inventory.is_live(donor) && is_robbed(donor))
+            .collect()
+    }
+
+    fn cpu(&self, draft: &mut Draft, cpu: u32, last_of: &BTreeSet<NodeId>) {
+        let key = ResourceKey::cpu(cpu);
+        let Some(resource) = self.inventory.find(key) else {
+            let all: mint_types::CpuSet = self.inventory.cpus.iter().map(|r| r.key.id).collect();
+            draft.refusals.push(
+                Refusal::new(
+                    RefusalCode::CpuAbsent,
+                    key,
+                    format_args!("cpu {cpu} does not exist: this machine has cpus {all}"),
+                )
+                .hint("see mintctl cpu list"),
+            );
+            return;
+        };
+        if let Some(owner) = resource.owner {
+            if last_of.contains(&owner) {
+                return; // told once per donor
+            }
+            if draft.donors.contains(&owner) && resource.flags.boot && self.inventory.is_live(owner)
+            {
+                let label = self.inventory.label(owner);
+                draft.refusals.push(
+                    Refusal::new(
+                        RefusalCode::CpuBoot,
+                        key,
+                        format_args!("cpu {cpu} is the boot core of {label}, which runs"),
+                    )
+                    .owned_by(label)
+                    .hint("choose another core"),
+                );
+                return;
+            }
+        }
+        self.take(draft, resource, None);
+    }
+
+    /// Free cores first, then those of donors; highest numbers first, so that
+    /// boot cores stay where they are.
+    fn choose_cpus(&self, draft: &mut Draft, spec: &NodeSpec, count: usize) -> Vec<u32> {
+        let on_numa = |cpu: &&Resource| spec.numa.is_none() || cpu.numa == spec.numa;
+        let free = |cpu: &&Resource| cpu.state == ResState::Free;
+        let lendable = |cpu: &&Resource| {
+            cpu.state == ResState::Owned
+                && !cpu.flags.boot
+                && cpu.owner.is_some_and(|owner| draft.donors.contains(&owner))
+        };
+        let ids = |cpus: &mut dyn Iterator<Item = &Resource>| -> Vec<u32> {
+            let mut ids: Vec<u32> = cpus.map(|cpu| cpu.key.id).collect();
+            ids.sort_unstable_by(|a, b| b.cmp(a));
+            ids
+        };
+        let mut chosen = ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(free));
+        chosen.extend(ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(lendable)));
+        if chosen.len() < count {
+            let place = spec.numa.map_or(String::new(), |numa| format!(" on numa{numa}"));
+            draft.refusals.push(
+                Refusal::new(
+                    RefusalCode::CpuShort,
+                    "cpus",
+                    format_args!(
+                        "{count} cores wanted{place}, {} are free or can be released",
+                        chosen.len()
+                    ),
+                )
+                .hint("see mintctl cpu list; --from NODE lets cores be taken from that node"),
+            );
+            return Vec::new();
+        }
+        chosen.truncate(count);
+        chosen.sort_unstable();
+        chosen
+    }
+
+    fn memory(&self, draft: &mut Draft, spec: &NodeSpec, cpus: &[u32]) {
+        if spec.memory.is_empty() {
+            draft.refusals.push(
+                Refusal::new(RefusalCode::MemoryShort, "memory", "a node needs memory")
+                    .hint("give --memory 1G or --memory 1G@numa1"),
+            );
+        }
+        let block = self.inventory.info.mem_block_bytes;
+        let mut taken: BTreeSet<u32> = BTreeSet::new();
+        for request in &spec.memory {
+            let numa = request.numa.or(spec.numa);
+            if let Some(numa) = numa.filter(|&numa| numa >= self.inventory.info.numa_nodes) {
+                draft.refusals.push(
+                    Refusal::new(
+                        RefusalCode::MemoryAbsent,
+                        format_args!("memory of numa{numa}"),
+                        format_args!(
+                            "numa{numa} does not exist: this machine has numa0 to numa{}",
+                            self.inventory.info.numa_nodes.saturating_sub(1)
+                        ),
+                    )
+                    .hint("see mintctl memory list"),
+                );
+                continue;
+            }
+            let Ok(count) = usize::try_from(request.bytes.div_ceil(block)) else { continue };
+            if request.bytes % block != 0 {
+                draft.notes.push(format!(
+                    "memory {} is rounded up to {} (blocks of {})",
+                    format_bytes(request.bytes),
+                    format_bytes((count as u64).saturating_mul(block)),
+                    format_bytes(block)
+                ));
+            }
+            let numas: Vec<u32> = match numa {
+                Some(numa) => vec![numa],
+                None => self.numas_near(cpus),
+            };
+            self.memory_request(draft, *request, count, &numas, &mut taken);
+        }
+    }
+
+    /// NUMA nodes of the chosen cores first, then the others.
+    fn numas_near(&self, cpus: &[u32]) -> Vec<u32> {
+        let mut near: Vec<u32> = cpus
+            .iter()
+            .filter_map(|&cpu| self.inventory.find(ResourceKey::cpu(cpu))?.numa)
+            .collect();
+        near.extend(0..self.inventory.info.numa_nodes.max(1));
+        let mut seen = BTreeSet::new();
+        near.retain(|&numa| seen.insert(numa));
+        near
+    }
+
+    fn memory_request(
+        &self,
+        draft: &mut Draft,
+        request: MemoryRequest,
+        count: usize,
+        numas: &[u32],
+        taken: &mut BTreeSet<u32>,
+    ) {
+        let on = |numa: u32| {
+            self.inventory.memory.iter().filter(move |block| block.numa.unwrap_or(0) == numa)
+        };
+        let mut chosen: Vec<&Resource> = Vec::new();
+        for &numa in numas {
+            let free: Vec<&Resource> = on(numa)
+                .filter(|block| block.state == ResState::Free && !taken.contains(&block.key.id))
+                .collect();
+            chosen.extend(choose_blocks(&free, count - chosen.len()));
+        }
+        for &numa in numas {
+            if chosen.len() == count {
+                break;
+            }
+            // high addresses are the ones a kernel can give up most likely
+            let mut owned: Vec<&Resource> = on(numa)
+                .filter(|block| block.state == ResState::Owned && !taken.contains(&block.key.id))
+                .filter(|block| {
+                    block.owner.is_some_and(|owner| {
+                        draft.donors.contains(&owner)
+                            && (owner == self.inventory.info.node || !self.inventory.is_live(owner))
+                    })
+                })
+                .collect();
+            owned.sort_by_key(|block| std::cmp::Reverse(block.key.id));
+            for block in owned {
+                let Some(owner) = block.owner else { continue };
+                if chosen.len() < count && self.machine.release(block.key, owner, true).is_ok() {
+                    chosen.push(block);
+                }
+            }
+        }
+        if chosen.len() < count {
+            draft.refusals.push(self.memory_short(request, count, chosen.len(), numas));
+            return;
+        }
+        chosen.sort_by_key(|block| block.key.id);
+        for block in chosen {
+            taken.insert(block.key.id);
+            self.take(draft, block, None);
+        }
+    }
+
+    fn memory_short(
+        &self,
+        request: MemoryRequest,
+        count: usize,
+        found: usize,
+        numas: &[u32],
+    ) -> Refusal {
+        let block = self.inventory.info.mem_block_bytes;
+        let bytes = |blocks: usize| format_bytes((blocks as u64).saturating_mul(block));
+        let owners: Vec<String> = self
+            .inventory
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                let owned = self
+                    .inventory
+                    .owned(node.id, Kind::Memory)
+                    .filter(|block| numas.contains(&block.numa.unwrap_or(0)))
+                    .count();
+                (owned > 0).then(|| format!("{} {}", node.label(), bytes(owned)))
+            })
+            .collect();
+        let place = match numas {
+            [numa] => format!(" on numa{numa}"),
+            _ => String::new(),
+        };
+        Refusal::new(
+            RefusalCode::MemoryShort,
+            format_args!("memory {request}"),
+            format_args!(
+                "{} wanted{place}, {} free or can be released there",
+                bytes(count),
+                if found == 0 { "none is".to_owned() } else { format!("{} is", bytes(found)) },
+            ),
+        )
+        .owned_by(owners.join(", "))
+        .hint("ask for less or elsewhere (mintctl memory list), remove a node, or boot node 0 with a larger pool (mem= of the mint= option)")
+    }
+
+    fn device(&self, draft: &mut Draft, spec: &NodeSpec, bdf: Bdf) {
+        let key = ResourceKey::device(bdf);
+        let Some(resource) = self.inventory.find(key) else {
+            draft.refusals.push(
+                Refusal::new(
+                    RefusalCode::DeviceAbsent,
+                    key,
+                    format_args!("there is no PCI function {bdf} on this machine"),
+                )
+                .hint("see mintctl device list"),
+            );
+            return;
+        };
+        let platform = |code, why: &str| {
+            Refusal::new(code, key, format_args!("device {bdf} {why}"))
+                .owned_by(resource.owner.map_or(String::new(), |owner| self.inventory.label(owner)))
+                .hint("choose a device behind it: mintctl device list")
+        };
+        if resource.flags.bridge {
+            draft.refusals.push(platform(
+                RefusalCode::DeviceBridge,
+                "is a bridge: it stays with the platform",
+            ));
+            return;
+        }
+        if resource.flags.platform {
+            draft.refusals.push(platform(
+                RefusalCode::DevicePlatform,
+                "is part of the platform, which stays with node 0",
+            ));
+            return;
+        }
+        if !resource.flags.msi && !resource.flags.msix {
+            draft.refusals.push(platform(
+                RefusalCode::DeviceNoMsi,
+                "has neither MSI nor MSI-X: its interrupt line would stay with node 0",
+            ));
+            return;
+        }
+        for peer in self.host.group_peers(bdf) {
+            let stays = self
+                .inventory
+                .find(ResourceKey::device(peer))
+                .is_some_and(|other| other.owner.is_some_and(|owner| owner != draft.node));
+            if stays && !spec.devices.contains(&peer) {
+                draft.refusals.push(
+                    Refusal::new(
+                        RefusalCode::DeviceGroup,
+                        key,
+                        format_args!("device {bdf} shares an IOMMU group with {peer}, which stays"),
+                    )
+                    .hint(format_args!("move both: add --device {peer}")),
+                );
+            }
+        }
+        let mut driver = None;
+        if resource.owner == Some(self.inventory.info.node) {
+            let users = self.host.users(bdf);
+            if !users.is_empty() {
+                draft.refusals.push(busy(
+                    key,
+                    &self.inventory.label(self.inventory.info.node),
+                    &users,
+                ));
+                return;
+            }
+            driver = self.host.driver(bdf);
+        }
+        self.take(draft, resource, driver);
+    }
+
+    /// Steps that bring one resource to the new node, or the refusal.
+    fn take(&self, draft: &mut Draft, resource: &Resource, driver: Option<String>) {
+        let key = resource.key;
+        match (resource.state, resource.owner) {
+            (ResState::Free, _) => {
+                draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
+            }
+            (ResState::Owned, Some(owner)) if draft.donors.contains(&owner) => {
+                if let Err(refusal) = self.can_release(key, owner) {
+                    draft.refusals.push(refusal);
+                    return;
+                }
+                draft.steps.push(Step::Release { key, node: owner, driver });
+                draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
+            }
+            (ResState::Owned, Some(owner)) => {
+                let code = match key.kind {
+                    Kind::Cpu => RefusalCode::CpuOwned,
+                    Kind::Memory => RefusalCode::MemoryShort,
+                    Kind::Device => RefusalCode::DeviceOwned,
+                };
+                let label = self.inventory.label(owner);
+                let name = self
+                    .inventory
+                    .node(owner)
+                    .map_or_else(|| owner.to_string(), mint_types::NodeStatus::display_name);
+                draft.refusals.push(
+                    Refusal::new(code, key, format_args!("{key} is owned by {label}"))
+                        .owned_by(label)
+                        .hint(format_args!(
+                            "choose another one, or let it be taken from there: --from {name}"
+                        )),
+                );
+            }
+            (ResState::Moving, owner) => {
+                let label = owner.map_or("nobody".to_owned(), |owner| self.inventory.label(owner));
+                draft.refusals.push(
+                    Refusal::new(
+                        RefusalCode::CpuMoving,
+                        key,
+                        format_args!("{key} is just being moved (by {label})"),
+                    )
+                    .owned_by(label)
+                    .hint("try again; if it stays so: mintctl doctor"),
+                );
+            }
+            (ResState::Owned | ResState::Absent, _) => {
+                draft.refusals.push(Refusal::new(
+                    RefusalCode::KernelRefused,
+                    key,
+                    format_args!("{key} is not Mint's to move"),
+                ));
+            }
+        }
+    }
+
+    /// Asks who would have to give it up whether it could.
+    fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
+        let label = self.inventory.label(owner);
+        if owner != self.inventory.info.node && self.inventory.is_live(owner) {
+            return match self.peers.release(owner, key, true) {
+                Ok(_) => Ok(()),
+                Err(PeerError::Refused { refusal, .. }) => Err(*refusal),
+                Err(error) => Err(Refusal::new(
+                    RefusalCode::PeerUnreachable,
+                    key,
+                    format_args!("{label} cannot be asked for {key}: {error}"),
+                )
+                .owned_by(label)
+                .hint("look at it: mintctl node show; or choose another one")),
+            };
+        }
+        match self.machine.release(key, owner, true) {
+            Ok(()) => Ok(()),
+            Err(SysError::Move { failure, .. })
+                if key.kind == Kind::Device && failure.reason == REASON_DRIVER =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(refused_by_kernel(key, &label, &error)),
+        }
+    }
+
+    fn images(&self, draft: &mut Draft, spec: &NodeSpec) {
+        if spec.start || spec.kernel.is_some() {
+            let kernel = spec.kernel.as_ref().unwrap_or(&self.config.node.kernel);
+            draft.refusals.extend(kernel_image::check_kernel(kernel).err());
+        }
+        if spec.start || spec.initrd.is_some() {
+            let initrd = spec.initrd.as_ref().unwrap_or(&self.config.node.initrd);
+            match initrd::check_initrd(initrd) {
+                Ok((_, note)) => draft.notes.extend(note),
+                Err(refusal) => draft.refusals.push(refusal),
+            }
+        }
+    }
+}
+
+/// Why a function that is in use is not given away.
+pub(crate) fn busy(key: ResourceKey, owner: &str, users: &[String]) -> Refusal {
+    Refusal::new(
+        RefusalCode::DeviceBusy,
+        key,
+        format_args!("{key} is in use by {owner}: {}", users.join(", ")),
+    )
+    .owned_by(owner)
+    .hint("end that use there first (umount, swapoff, another default route)")
+}
+
+/// The kernel's own refusal in our words.
+pub(crate) fn refused_by_kernel(key: ResourceKey, owner: &str, error: &SysError) -> Refusal {
+    match error {
+        SysError::Move { failure, .. } => Refusal::new(
+            failure.code(key.kind),
+            key,
+            format_args!("{key} of {owner} cannot be released: {failure}"),
+        ),
+        other => Refusal::new(
+            RefusalCode::KernelRefused,
+            key,
+            format_args!("{key} of {owner} cannot be released: {other}"),
+        ),
+    }
+    .owned_by(owner)
+    .hint("choose another one")
+}
+
+/// `count` of the free blocks, or all if there are fewer: the shortest run of
+/// neighbours that is long enough, else the longest runs.
+fn choose_blocks<'a>(free: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
+    let mut runs: Vec<Vec<&'a Resource>> = Vec::new();
+    for &block in free {
+        match runs.last_mut() {
+            Some(run) if run.last().is_some_and(|last| last.key.id + 1 == block.key.id) => {
+                run.push(block);
+            }
+            _ => runs.push(vec![block]),
+        }
+    }
+    runs.sort_by_key(Vec::len);
+    if let Some(run) = runs.iter().find(|run| run.len() >= count) {
+        return run[..count].to_vec();
+    }
+    runs.into_iter().rev().flatten().take(count).collect()
+}
+
+#[cfg(test)]
+#[path = "planner_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Safe facade over the kernel's interface: `/dev/mint` and
+//! `kexec_file_load(2)`. The only crate with `unsafe`.
+//!
+//! Everything read from the kernel is an allegation until it is checked: a
+//! number that is no valid state, node or kind becomes an error, not a panic.
+//! No threads and no locks; a [`Device`] may be used from several threads, as
+//! the kernel serialises what has to be.
+
+mod convert;
+mod device;
+mod error;
+mod kexec;
+mod memfd;
+pub mod uapi;
+
+pub use device::{ConsoleChunk, Device, Event, KillReport, MoveFailure};
+pub use error::{SysError, errno_name};
+pub use kexec::{load_node_image, unload_node_image};
+pub use memfd::sealed_file;

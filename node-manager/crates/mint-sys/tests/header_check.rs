@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Layouts of `uapi.rs` against the C header: a C program that prints sizes,
+//! offsets and ioctl numbers is compiled with it. `MINT_UAPI_HEADER` names the
+//! header (the kernel tree's `include/uapi/linux/mint.h`); without it the test
+//! says SKIP, as the kernel tree is not part of this workspace.
+
+use std::mem::offset_of;
+use std::process::Command;
+
+use mint_sys::uapi;
+
+#[test]
+fn layouts_match_the_header() {
+    let Ok(header) = std::env::var("MINT_UAPI_HEADER") else {
+        println!("SKIP layouts_match_the_header: MINT_UAPI_HEADER is not set");
+        return;
+    };
+    let rows: &[(&str, u64)] = &[
+        ("sizeof(struct mint_info)", size_of::<uapi::Info>() as u64),
+        ("offsetof(struct mint_info, node)", offset_of!(uapi::Info, node) as u64),
+        (
+            "offsetof(struct mint_info, mem_block_bytes)",
+            offset_of!(uapi::Info, mem_block_bytes) as u64,
+        ),
+        ("offsetof(struct mint_info, boot_id)", offset_of!(uapi::Info, boot_id) as u64),
+        ("sizeof(struct mint_resource)", size_of::<uapi::ResourceEntry>() as u64),
+        ("offsetof(struct mint_resource, owner)", offset_of!(uapi::ResourceEntry, owner) as u64),
+        ("offsetof(struct mint_resource, flags)", offset_of!(uapi::ResourceEntry, flags) as u64),
+        (
+            "offsetof(struct mint_resource, hw_class)",
+            offset_of!(uapi::ResourceEntry, hw_class) as u64,
+        ),
+        ("offsetof(struct mint_resource, phys)", offset_of!(uapi::ResourceEntry, phys) as u64),
+        ("sizeof(struct mint_resources)", size_of::<uapi::Resources>() as u64),
+        ("offsetof(struct mint_resources, entries)", offset_of!(uapi::Resources, entries) as u64),
+        ("sizeof(struct mint_node)", size_of::<uapi::Node>() as u64),
+        ("offsetof(struct mint_node, heartbeat)", offset_of!(uapi::Node, heartbeat) as u64),
+        ("offsetof(struct mint_node, boot_cpu)", offset_of!(uapi::Node, boot_cpu) as u64),
+        ("offsetof(struct mint_node, name)", offset_of!(uapi::Node, name) as u64),
+        ("offsetof(struct mint_node, release)", offset_of!(uapi::Node, release) as u64),
+        ("offsetof(struct mint_node, reason)", offset_of!(uapi::Node, reason) as u64),
+        ("sizeof(struct mint_move)", size_of::<uapi::Move>() as u64),
+        ("offsetof(struct mint_move, timeout_ms)", offset_of!(uapi::Move, timeout_ms) as u64),
+        ("offsetof(struct mint_move, reason)", offset_of!(uapi::Move, reason) as u64),
+        ("sizeof(struct mint_kill)", size_of::<uapi::Kill>() as u64),
+        ("offsetof(struct mint_kill, parked)", offset_of!(uapi::Kill, parked) as u64),
+        ("sizeof(struct mint_console)", size_of::<uapi::Console>() as u64),
+        ("offsetof(struct mint_console, buf)", offset_of!(uapi::Console, buf) as u64),
+        ("offsetof(struct mint_console, boots)", offset_of!(uapi::Console, boots) as u64),
+        ("sizeof(struct mint_event)", size_of::<uapi::EventRecord>() as u64),
+        ("offsetof(struct mint_event, node)", offset_of!(uapi::EventRecord, node) as u64),
+        ("offsetof(struct mint_event, lost)", offset_of!(uapi::EventRecord, lost) as u64),
+        ("MINT_ABI_VERSION", uapi::ABI_VERSION.into()),
+        ("MINT_NODE_MAX", mint_types::NODE_MAX.into()),
+        ("MINT_NODE_ANY", uapi::NODE_ANY.into()),
+        ("MINT_NODE_NONE", uapi::NODE_NONE.into()),
+        ("MINT_NAME_BYTES", uapi::NAME_BYTES as u64),
+        ("MINT_RESF_PARKED", uapi::RESF_PARKED.into()),
+        ("MINT_MOVE_NO_ONLINE", uapi::MOVE_NO_ONLINE.into()),
+        ("MINT_KEXEC_FILE_FLAG", uapi::KEXEC_FILE_MINT),
+        ("MINT_KEXEC_NODE_SHIFT", uapi::KEXEC_NODE_SHIFT.into()),
+        ("MINT_IOC_INFO", uapi::IOC_INFO),
+        ("MINT_IOC_RESOURCES", uapi::IOC_RESOURCES),
+        ("MINT_IOC_NODE_GET", uapi::IOC_NODE_GET),
+        ("MINT_IOC_NODE_CREATE", uapi::IOC_NODE_CREATE),
+        ("MINT_IOC_NODE_DESTROY", uapi::IOC_NODE_DESTROY),
+        ("MINT_IOC_NODE_START", uapi::IOC_NODE_START),
+        ("MINT_IOC_NODE_KILL", uapi::IOC_NODE_KILL),
+        ("MINT_IOC_CLAIM", uapi::IOC_CLAIM),
+        ("MINT_IOC_RELEASE", uapi::IOC_RELEASE),
+        ("MINT_IOC_CONSOLE_READ", uapi::IOC_CONSOLE_READ),
+        ("MINT_IOC_CONSOLE_WRITE", uapi::IOC_CONSOLE_WRITE),
+        ("MINT_IOC_NODE_SHUTDOWN", uapi::IOC_NODE_SHUTDOWN),
+    ];
+    let folder = std::env::temp_dir().join(format!("mint-header-check-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = folder.join("check.c");
+    let program = folder.join("check");
+    let mut text = format!("#include <stddef.h>\n#include <stdio.h>\n#include \"{header}\"\n");
+    text.push_str("int main(void) {\n");
+    for (expression, _) in rows {
+        text.push_str(&format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n"));
+    }
+    text.push_str("return 0; }\n");
+    std::fs::write(&source, text).unwrap();
+    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let output = Command::new(&program).output().unwrap();
+    let lines: Vec<u64> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|l| l.parse().unwrap()).collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(lines.len(), rows.len());
+    for ((expression, ours), theirs) in rows.iter().zip(lines) {
+        assert_eq!(*ours, theirs, "{expression}: uapi.rs has {ours}, the header {theirs}");
+    }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The words of Mint as types. No I/O, no threads, no clocks: what is here can
+//! be tested anywhere, and every other crate speaks in it.
+
+mod bdf;
+mod cpuset;
+mod memory;
+mod node;
+mod plan;
+mod refusal;
+mod resource;
+
+pub use bdf::{Bdf, ParseBdfError};
+pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
+pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
+pub use plan::{NodeSpec, Plan, Step};
+pub use refusal::{Refusal, RefusalCode};
+pub use resource::{Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};

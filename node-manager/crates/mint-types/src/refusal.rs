@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why a plan is not carried out.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Stable code of a refusal: scripts compare it, so its text never changes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each name is its own documentation")]
+pub enum RefusalCode {
+    NameTaken,
+    NameBad,
+    NoFreeNode,
+    CpuAbsent,
+    CpuOwned,
+    CpuLast,
+    CpuBoot,
+    CpuMoving,
+    CpuShort,
+    MemoryShort,
+    MemoryAbsent,
+    MemoryBad,
+    DeviceAbsent,
+    DeviceOwned,
+    DeviceBridge,
+    DevicePlatform,
+    DeviceNoMsi,
+    DeviceBusy,
+    DeviceGroup,
+    ImageMissing,
+    ImageNotKernel,
+    ImageTruncated,
+    ImageNoMint,
+    InitrdMissing,
+    InitrdTruncated,
+    InitrdUnknown,
+    NodeRunning,
+    NodeNotRunning,
+    NodeAbsent,
+    NodeSelf,
+    PeerUnreachable,
+    KernelRefused,
+}
+
+/// One reason why a plan is not carried out: what, who owns it, the way out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Stable code.
+    pub code: RefusalCode,
+    /// On which resource, e.g. `cpu 4`.
+    pub resource: String,
+    /// Who owns it now; empty when that says nothing.
+    #[serde(default)]
+    pub owner: String,
+    /// One sentence.
+    pub message: String,
+    /// What to do about it; empty when there is nothing to be done.
+    #[serde(default)]
+    pub hint: String,
+}
+
+impl Refusal {
+    /// A refusal without owner and hint.
+    pub fn new(code: RefusalCode, resource: impl fmt::Display, message: impl fmt::Display) -> Self {
+        Self {
+            code,
+            resource: resource.to_string(),
+            owner: String::new(),
+            message: message.to_string(),
+            hint: String::new(),
+        }
+    }
+
+    /// Says who owns the resource.
+    #[must_use]
+    pub fn owned_by(mut self, owner: impl fmt::Display) -> Self {
+        self.owner = owner.to_string();
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hint = hint.to_string();
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, "; {}", self.hint) }
+    }
+}
