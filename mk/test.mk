@@ -7,7 +7,7 @@ RIG := PYTHONPATH=bench $(PYTHON)
 # The images carry it: tools layer and tiny initrds.
 rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent
 
-images: rig-agent
+$(BUILD)/images/mint.squashfs: | rig-agent
 
 $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
 	@mkdir -p $(@D)
@@ -18,6 +18,24 @@ $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 
 rig-check: rig-agent ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
+
+# Not expanded by make: what the shell of the node is to see.
+ifdef CMD
+override CMD := $(value CMD)
+export CMD
+endif
+
+up: images ## start the emulated server in the background
+	@$(RIG) -m rig.cli up
+
+sh: ## a shell on a node of it (NODE=n, default 0)
+	@$(RIG) -m rig.cli sh $(or $(NODE),0)
+
+exec: ## run CMD='…' on NODE=n: its output and exit status
+	@$(RIG) -m rig.cli exec $(or $(NODE),0)
+
+down: ## end the emulated server
+	@$(RIG) -m rig.cli down
 
 rig-test: kernel rust kexec images rig-agent ## scenarios on the emulated server (T=NAME: only these)
 	@$(RIG) -m pytest bench/tests $(if $(T),-k '$(T)')

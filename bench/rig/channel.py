@@ -221,6 +221,13 @@ class Channel:
         if self._over:
             raise MachineLost(self._over)
 
+    def adopt(self, receiver) -> int:
+        """A job number whose frames go to receiver.deliver(kind, flags, payload)."""
+        number = next(self._numbers)
+        with self._lock:
+            self._jobs[number] = receiver
+        return number
+
     def start(
         self,
         command: str,

@@ -15,14 +15,18 @@ class Console:
     def __init__(self, path: Path, alive: Callable[[], None] = lambda: None) -> None:
         self.path, self._alive = path, alive
 
-    def text(self, start: int = 0) -> str:
-        """What it said from byte start on."""
+    def raw(self, start: int = 0) -> bytes:
+        """Its bytes from number start on."""
         try:
             with self.path.open("rb") as file:
                 file.seek(start)
-                return file.read().decode(errors="replace").replace("\r", "")
+                return file.read()
         except FileNotFoundError:
-            return ""
+            return b""
+
+    def text(self, start: int = 0) -> str:
+        """What it said from byte start on."""
+        return self.raw(start).decode(errors="replace").replace("\r", "")
 
     def mark(self) -> int:
         """A position for text() and wait_for(): what comes from now on."""

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node as tests see it: commands on it, its console."""
+
+import shlex
+from dataclasses import dataclass
+
+from rig.channel import Job, Result
+from rig.errors import CommandFailed
+from rig.machine import Machine
+
+
+def on_node(node: int, command: str, with_input: bool = False) -> str:
+    """The command line for node 0 that runs a shell command on a node."""
+    if node == 0:
+        return command
+    option = " --stdin" if with_input else ""
+    return f"exec mintctl node exec{option} {node} -- sh -c {shlex.quote(command)}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a machine; number 0 is the one with the exec channel."""
+
+    machine: Machine
+    number: int
+
+    @property
+    def console(self):
+        """Its console log."""
+        return self.machine.console[self.number]
+
+    def start(self, command: str, limit_s: float = 120, stdin: bytes | None = None) -> Job:
+        """Start a shell command; it is killed after limit_s (0: never)."""
+        whole = on_node(self.number, command, stdin is not None)
+        return self.machine.channel.start(whole, limit_s, stdin)
+
+    def run(
+        self, command: str, limit_s: float = 120, stdin: bytes | None = None, check: bool = True
+    ) -> Result:
+        """Run a shell command to its end.
+
+        Raises CommandFailed if check and its status is not 0, CommandTimeout
+        after limit_s, MachineLost.
+        """
+        result = self.start(command, limit_s, stdin).wait()
+        if check and result.status != 0:
+            raise CommandFailed(f"node {self.number}: {command}", result)
+        return result
+
+    def out(self, command: str, limit_s: float = 120) -> str:
+        """stdout of a command that must succeed, without the last newline."""
+        return self.run(command, limit_s).out.rstrip("\n")
+
+    def read(self, path: str) -> str:
+        """A file's text, without the last newline."""
+        return self.out(f"cat {shlex.quote(path)}")
