@@ -54,3 +54,9 @@ class Node:
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""
         return self.out(f"cat {shlex.quote(path)}")
+
+    def terminal(self, command: str, limit_s: float = 300) -> Job:
+        """Start a command that has a terminal, and takes Job.input()."""
+        if self.number != 0:
+            command = f"exec ssh -tt -o BatchMode=yes 10.77.0.{10 + self.number} {shlex.quote(command)}"
+        return self.machine.channel.start(command, limit_s, keep_input=True, terminal=True)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KVM guest on a node, started with the node's own tools (mint-guest, virsh)."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+
+from rig.channel import OUTPUT
+from rig.errors import CommandTimeout, RigError
+from rig.node import Node
+from rig.wait import wait_until
+
+# From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
+LIMIT_S = 240
+ESCAPE = b"\x1d"  # Ctrl-]: leaves virsh console
+
+
+class Guest:
+    """Guest name on a node; with Guest(...) as a context it is ended at the end."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node, self.name = node, name
+
+    def __str__(self) -> str:
+        return f"guest {self.name} on node {self.node.number}"
+
+    def start(self, options: str = "") -> "Guest":
+        """mint-guest NAME OPTIONS, then wait until its init runs."""
+        self.node.run(f"mint-guest {self.name} {options}", LIMIT_S)
+        if "--no-start" not in options:
+            self.wait_says("mint-guest: up")
+        return self
+
+    def log(self) -> str:
+        """What it said on its console, as libvirt keeps it."""
+        path = f"/var/log/libvirt/qemu/{self.name}-console.log"
+        return self.node.run(f"cat {path}", check=False).out.replace("\r", "")
+
+    def wait_says(self, text: str, limit_s: float = LIMIT_S) -> str:
+        """Wait until its console log holds text; gives the log."""
+
+        def said() -> str | None:
+            log = self.log()
+            return log if text in log else None
+
+        return wait_until(f"{self} says {text!r}", said, limit_s, every_s=0.5)
+
+    def passed(self, what: str) -> str:
+        """Wait for the end of its own test of "disk" or "net"; raises RigError unless PASS."""
+        log = self.wait_says(f"mint-guest: {what} ")
+        line = re.search(rf"mint-guest: {what} .*", log)[0]
+        if not line.startswith(f"mint-guest: {what} PASS"):
+            raise RigError(f"{self}: {line}")
+        return line
+
+    def ticks(self) -> int:
+        """The last number of its counter, which grows each second."""
+        numbers = re.findall(r"^tick (\d+)$", self.log(), re.MULTILINE)
+        return int(numbers[-1]) if numbers else 0
+
+    def wait_ticks(self, more: int = 3, limit_s: float = 60) -> None:
+        """Wait until its counter has grown."""
+        seen = self.ticks()
+        wait_until(f"{self} counts on from {seen}", lambda: self.ticks() >= seen + more, limit_s)
+
+    def dialogue(self, line: str, answer: str, limit_s: float = 90) -> str:
+        """Type a line on its console through `virsh console` until answer comes; gives all text."""
+        job = self.node.terminal(f"virsh console {self.name} --force")
+        text, end = "", time.monotonic() + limit_s
+        try:
+            while time.monotonic() < end:
+                # Typed again now and then: the console's shell may not be up yet.
+                job.input(f"\r{line}\r".encode())
+                with contextlib.suppress(CommandTimeout):
+                    for kind, data in job.frames(5):
+                        text += data.decode(errors="replace") if kind == OUTPUT else ""
+                        if answer in text:
+                            return text
+                if job.result is not None:
+                    break
+        finally:
+            job.input(ESCAPE)
+            job.kill(9)
+        raise RigError(f"{self} did not answer {answer!r} to {line!r}:\n{text[-3000:]}")
+
+    def end(self) -> None:
+        """Destroy it and all that belongs to it; no error if it is gone."""
+        self.node.run(
+            f"virsh -q destroy {self.name}; virsh -q undefine {self.name}; virsh -q vol-delete {self.name}.raw --pool mint",
+            check=False,
+        )
+
+    def __enter__(self) -> "Guest":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.end()
+
+
+@contextlib.contextmanager
+def guests(nodes: list[Node], name: str, options: str = "") -> Iterator[list[Guest]]:
+    """A guest on each of the nodes, started at the same time; ended at the end."""
+    found = [Guest(node, name) for node in nodes]
+    try:
+        jobs = [guest.node.start(f"mint-guest {name} {options}", LIMIT_S) for guest in found]
+        for guest, job in zip(found, jobs, strict=True):
+            if job.wait().status != 0:
+                raise RigError(f"{guest} did not start: {job.result.out}{job.result.err}")
+        for guest in found:
+            guest.wait_says("mint-guest: up")
+        yield found
+    finally:
+        for guest in found:
+            guest.end()

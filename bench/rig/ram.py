@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine's RAM, read (and for faults, written) by the rig while nodes run.
+
+Each NUMA node's RAM is a memfd of QEMU's, which we map through /proc/PID/fd.
+"""
+
+import mmap
+import os
+from dataclasses import dataclass
+
+from rig.machine import MEMORY_PER_NUMA_MIB, SOCKETS, Machine
+from rig.node import Node
+
+# q35 puts as much RAM below 4 GiB, the rest from 4 GiB on.
+LOW_BYTES = 2 << 30
+HIGH_BASE = 4 << 30
+PER_NUMA = MEMORY_PER_NUMA_MIB << 20
+
+
+class Ram:
+    """Physical memory of a running machine; close() it, or use as a context."""
+
+    def __init__(self, machine: Machine) -> None:
+        folder = f"/proc/{machine.process.pid}/fd"
+        # Both are called the same; QEMU opened them in the order of NUMA nodes.
+        found = []
+        for name in sorted(os.listdir(folder), key=int):
+            path = f"{folder}/{name}"
+            try:
+                if os.readlink(path).startswith("/memfd:") and os.stat(path).st_size == PER_NUMA:
+                    found.append(path)
+            except FileNotFoundError:
+                continue  # closed meanwhile
+        assert len(found) == SOCKETS, f"QEMU's memory files: {found}"
+        self._maps = []
+        for path in found:
+            with open(path, "r+b") as file:
+                self._maps.append(mmap.mmap(file.fileno(), PER_NUMA))
+
+    def _place(self, address: int) -> tuple[mmap.mmap, int, int]:
+        """Map, offset in it, bytes that follow without a break."""
+        offset = address if address < LOW_BYTES else address - HIGH_BASE + LOW_BYTES
+        room = LOW_BYTES - address if address < LOW_BYTES else PER_NUMA * SOCKETS - offset
+        if address < 0 or LOW_BYTES <= address < HIGH_BASE or room <= 0:
+            raise ValueError(f"{address:#x} is not RAM of the machine")
+        number, inner = divmod(offset, PER_NUMA)
+        return self._maps[number], inner, min(room, PER_NUMA - inner)
+
+    def read(self, address: int, count: int) -> bytes:
+        """count bytes from a physical address."""
+        data = bytearray()
+        while count:
+            memory, offset, room = self._place(address)
+            step = min(count, room)
+            data += memory[offset : offset + step]
+            address, count = address + step, count - step
+        return bytes(data)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Change RAM under the nodes' feet, for tests of faults."""
+        memory, offset, room = self._place(address)
+        assert len(data) <= room
+        memory[offset : offset + len(data)] = data
+
+    def close(self) -> None:
+        """Unmap."""
+        for memory in self._maps:
+            memory.close()
+
+    def __enter__(self) -> "Ram":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """Where a running kernel is: of its text, and what moves between the two views."""
+
+    text_virtual: int
+    text_physical: int
+
+    def physical(self, virtual: int) -> int:
+        """Physical address of an address inside the kernel image."""
+        return virtual - self.text_virtual + self.text_physical
+
+
+def kernel_place(node: Node) -> KernelPlace:
+    """Ask a node's kernel where it is (root sees true addresses)."""
+    virtual = int(node.out("grep -w _text /proc/kallsyms").split()[0], 16)
+    physical = int(node.out("grep -w 'Kernel code' /proc/iomem").split("-")[0], 16)
+    assert virtual and physical, "the node hides its kernel's addresses"
+    return KernelPlace(virtual, physical)
+
+
+def symbol(node: Node, name: str) -> int:
+    """Virtual address of a kernel symbol on a node."""
+    return int(node.out(f"grep -w {name} /proc/kallsyms").split()[0], 16)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine with Mint on it, as tests and benchmarks use it: nodes, mintctl,
+ledger, and the two nodes of the default scenario."""
+
+import time
+from dataclasses import dataclass
+
+from rig.errors import RigError
+from rig.machine import Machine, MachineConfig
+from rig.mintctl import Ledger, Mintctl, read_ledger
+from rig.node import Node
+from rig.wait import wait_until
+
+# What the machine's kernels may take until their services answer. Emulated,
+# on two host cores that other work may share.
+READY_LIMIT_S = 240
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node that a test wants: the words of `mintctl node add`."""
+
+    name: str
+    cpus: tuple[int, ...]
+    memory_mib: int
+    numa: int
+    devices: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its memory."""
+        return self.memory_mib << 20
+
+    def words(self) -> list[str]:
+        """After `mintctl node add`."""
+        cpus = ",".join(map(str, self.cpus))
+        words = [self.name, "--cpus", cpus, "--memory", f"{self.memory_mib}M@numa{self.numa}"]
+        for device in self.devices:
+            words += ["--device", device]
+        return [*words, *self.more]
+
+
+DISK1, DISK2_NVME = "0000:02:00.0", "0000:03:00.0"
+CARD0, CARD1, CARD2_E1000E = "0000:04:00.0", "0000:05:00.0", "0000:06:00.0"
+DISK0, SERIAL = "0000:01:00.0", "0000:07:00.0"
+
+# The two nodes beside node 0 in the default scenario; the second on the other
+# NUMA node, with an NVMe disk. Cores 0, 1 and 5 stay with node 0.
+ONE = NodePlan("one", (3, 4), 1024, 1, (DISK1, CARD1))
+TWO = NodePlan("two", (2,), 768, 0, (DISK2_NVME,))
+
+# Room for one more: core 5 and 768 MiB, no disk; it stays in its initrd.
+SPARE = NodePlan("spare", (5,), 768, 1, (CARD2_E1000E,), (
+    "--cmdline", "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd", "--wait", "running",
+))  # fmt: skip
+
+
+class Server:
+    """A started machine whose node 0 runs Mint's services."""
+
+    def __init__(self, config: MachineConfig) -> None:
+        self.machine = Machine(config)
+        self.zero = self.node(0)
+        self.one, self.two = self.node(1), self.node(2)
+        self.mintctl = Mintctl(self.zero)
+
+    def node(self, number: int) -> Node:
+        """Node number, whether it exists now or not."""
+        return Node(self.machine, number)
+
+    def start(self) -> "Server":
+        """Start the machine, wait for node 0's services."""
+        self.machine.start()
+        try:
+            self.machine.channel.wait_ready(READY_LIMIT_S)
+            self.wait_ready(self.zero)
+        except BaseException:
+            self.machine.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the machine."""
+        self.machine.stop()
+
+    def __enter__(self) -> "Server":
+        return self.start()
+
+    def __exit__(self, *exception) -> None:
+        self.stop()
+
+    def wait_ready(self, node: Node, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait until a node's libvirtd answers (its init then makes /run/mint/ready)."""
+        wait_until(
+            f"node {node.number}'s services",
+            lambda: node.run("test -e /run/mint/ready", check=False).status == 0,
+            limit_s,
+            every_s=0.3,
+        )
+
+    def ledger(self) -> Ledger:
+        """Who owns what now."""
+        return read_ledger(self.mintctl)
+
+    def add(self, plan: NodePlan, *more: str) -> dict:
+        """mintctl node add; gives what it answers."""
+        return self.mintctl("node", "add", *plan.words(), *more)
+
+    def wait_state(self, number: int, *states: str, limit_s: float = 60) -> str:
+        """Wait until node number is in one of these states ("absent": there is none)."""
+
+        def reached() -> str | None:
+            state = self.mintctl.state(number)
+            return state if state in states else None
+
+        return wait_until(f"node {number} {' or '.join(states)}", reached, limit_s, every_s=0.2)
+
+    def extra_nodes(self) -> dict[int, dict]:
+        """Nodes beside node 0, by id."""
+        return {number: node for number, node in self.mintctl.nodes().items() if number != 0}
+
+    def remove_all(self) -> None:
+        """Only node 0 stays."""
+        for number in self.extra_nodes():
+            self.mintctl("node", "remove", number, "--force")
+
+    def ensure_pair(self) -> None:
+        """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others."""
+        have = {n: (node["name"], node["state"]) for n, node in self.extra_nodes().items()}
+        if have == {1: (ONE.name, "running"), 2: (TWO.name, "running")}:
+            return
+        if have:
+            self.remove_all()
+        self.add(ONE)
+        self.add(TWO)
+        names = {n: node["name"] for n, node in self.extra_nodes().items()}
+        if names != {1: ONE.name, 2: TWO.name}:
+            raise RigError(f"nodes one and two should have ids 1 and 2, mintctl says {names}")
+        self.wait_ready(self.one)
+        self.wait_ready(self.two)
+
+    def uptime_s(self) -> float:
+        """Host seconds since QEMU's start."""
+        return time.monotonic() - self.machine.started_at

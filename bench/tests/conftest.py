@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the rig's scenarios.
+
+One machine is shared by the tests that leave it as they found it: each of
+them is compared, ledger before and after. A test that fails, or that changes
+the ledger, costs the next one a fresh machine.
+
+Outcomes: passed, failed, skipped, and lost: the machine died (QEMU ended).
+Artefacts: build/rig/MACHINE/, and build/rig/failed/TEST/ for each test that
+did not pass.
+"""
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from rig.errors import MachineLost, RigError
+from rig.machine import MachineConfig
+from rig.paths import RIG
+from rig.server import Server
+
+FAILED = RIG / "failed"
+
+
+class Pool:
+    """The shared machine, and machines of their own for tests that need one."""
+
+    def __init__(self) -> None:
+        self._shared: Server | None = None
+        self._count = 0
+        self.running: list[Server] = []
+
+    def shared(self) -> Server:
+        """The shared machine; a new one if the last was lost or given up."""
+        if self._shared is None or not self._shared.machine.alive():
+            self.give_up()
+            self._shared = self.start(MachineConfig("shared"))
+        return self._shared
+
+    def start(self, config: MachineConfig) -> Server:
+        """A machine; its name gets a number."""
+        self._count += 1
+        server = Server(replace(config, name=f"{self._count:02}-{config.name}"))
+        self.running.append(server)
+        return server.start()
+
+    def stop(self, server: Server) -> None:
+        """End one machine."""
+        server.stop()
+        if server in self.running:
+            self.running.remove(server)
+
+    def give_up(self) -> None:
+        """End the shared machine: what it is worth is not known any more."""
+        if self._shared is not None:
+            self.stop(self._shared)
+            self._shared = None
+
+    def stop_all(self) -> None:
+        """End every machine."""
+        for server in list(self.running):
+            self.stop(server)
+        self._shared = None
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """All machines of this run."""
+    pool = Pool()
+    yield pool
+    pool.stop_all()
+
+
+@contextlib.contextmanager
+def unchanged(server: Server) -> Iterator[None]:
+    """The ledger is the same at the end as now, and nothing is between owners."""
+    before = server.ledger()
+    assert not before.moving(), f"being moved before the test began: {before.moving()}"
+    yield
+    after = server.ledger()
+    assert not after.moving(), f"still being moved after the test: {after.moving()}"
+    changed = before.difference(after)
+    assert not changed, "the ledger changed:\n" + "\n".join(changed)
+
+
+@pytest.fixture
+def bare(pool: Pool) -> Iterator[Server]:
+    """The shared machine with node 0 only, owning every core and device; left so."""
+    server = pool.shared()
+    server.remove_all()
+    with unchanged(server):
+        yield server
+
+
+@pytest.fixture
+def pair(pool: Pool) -> Iterator[Server]:
+    """The shared machine with nodes 1 and 2 running beside node 0; left so."""
+    server = pool.shared()
+    server.ensure_pair()
+    with unchanged(server):
+        yield server
+
+
+@pytest.fixture
+def own_machine(pool: Pool):
+    """Start machines for this test alone: call it with a MachineConfig."""
+    started: list[Server] = []
+
+    def start(config: MachineConfig) -> Server:
+        server = pool.start(config)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        if server in pool.running:
+            pool.stop(server)
+
+
+# -- outcomes -----------------------------------------------------------------
+
+
+def keep_artefacts(item: pytest.Item, pool: Pool) -> None:
+    """Copy the logs of the machines that run now; ask node 0 what it knows."""
+    folder = FAILED / re.sub(r"[^\w.-]+", "_", item.name)
+    for server in pool.running:
+        target = folder / server.machine.config.name
+        target.mkdir(parents=True, exist_ok=True)
+        for log in server.machine.folder.glob("*.log"):
+            shutil.copy(log, target)
+        if not server.machine.alive() or not server.machine.channel.boot_id:
+            continue
+        for name, command in (
+            ("mintctl.txt", "mintctl node list; mintctl device list; mintctl cpu list; mintctl doctor; mintctl events"),
+            ("dmesg.txt", "dmesg"),
+            ("logs.txt", "tail -n 200 /var/log/mint/*.log /var/log/libvirt/libvirtd.log"),
+            ("processes.txt", "ps ax"),
+        ):  # fmt: skip
+            with contextlib.suppress(RigError):
+                result = server.zero.run(command, limit_s=15, check=False)
+                (target / name).write_text(result.out + result.err)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """Tell lost from failed, keep artefacts, and give the shared machine up."""
+    report = yield
+    report.lost = False
+    pool = item.session.stash.get(POOL, None) or item.funcargs.get("pool")
+    if report.failed and pool:
+        dead = any(not server.machine.alive() for server in pool.running)
+        report.lost = dead or call.excinfo.errisinstance(MachineLost)
+        keep_artefacts(item, pool)
+        pool.give_up()
+    return report
+
+
+POOL: pytest.StashKey[Pool] = pytest.StashKey()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def remember_pool(request: pytest.FixtureRequest, pool: Pool) -> None:
+    """For the hooks, which see it also when a fixture failed."""
+    request.session.stash[POOL] = pool
+    shutil.rmtree(FAILED, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport):
+    """lost is a category of its own."""
+    if getattr(report, "lost", False):
+        return "lost", "L", "LOST"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """pytest prints the reports of failed tests; here are those of lost machines."""
+    for report in terminalreporter.stats.get("lost", []):
+        terminalreporter.write_sep("_", f"LOST {report.nodeid} ({report.when})", red=True)
+        terminalreporter.write_line(str(report.longrepr))

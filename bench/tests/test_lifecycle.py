@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stop, start, remove, add again: nothing is leaked. Nodes manage each other.
+Nodes of other kernel builds."""
+
+import re
+
+from rig.mintctl import Mintctl
+from rig.server import ONE, SPARE, TWO, NodePlan, Server
+
+ROUNDS = 20
+# Memory that node 0 may keep back over ROUNDS rounds: slab and page cache are
+# not constant. 2 MiB a round is far less than anything that belongs to a node.
+MEMORY_SLACK_BYTES = 40 << 20
+
+
+class Resources:
+    """What node 0 holds that a leak would eat: memory, vectors, PCI state."""
+
+    def __init__(self, server: Server) -> None:
+        zero = server.zero
+        zero.run("echo 3 >/proc/sys/vm/drop_caches")
+        fields = dict(re.findall(r"^(\w+):\s+(\d+)", zero.read("/proc/meminfo"), re.MULTILINE))
+        self.total_bytes = int(fields["MemTotal"]) << 10
+        self.free_bytes = int(fields["MemAvailable"]) << 10
+        self.cores = zero.read("/sys/devices/system/cpu/online")
+        # Names and CPUs of vectors in use; their counts differ, of course.
+        self.vectors = len(re.findall(r"^ *\d+:", zero.read("/proc/interrupts"), re.MULTILINE))
+        # Command, BARs, MSI-X control of every function. Status bits of errors may come and go.
+        self.pci = {}
+        for block in zero.out("lspci -D -xxx").strip().split("\n\n"):
+            name, *lines = block.splitlines()
+            octets = bytes.fromhex("".join(line.split(": ")[1] for line in lines).replace(" ", ""))
+            self.pci[name.split()[0]] = (octets[4:6].hex(), octets[16:40].hex())
+
+    def check(self, later: "Resources") -> None:
+        """Asserts that nothing was lost from this one to a later one."""
+        assert later.total_bytes == self.total_bytes
+        assert later.free_bytes > self.free_bytes - MEMORY_SLACK_BYTES
+        assert later.cores == self.cores
+        assert later.vectors == self.vectors
+        assert later.pci == self.pci
+
+
+def test_twenty_rounds_of_stop_restart_remove_add_leak_nothing(bare: Server):
+    """stop, start, restart, remove, add on the same resources, 20 times in a row."""
+    tiny = NodePlan(ONE.name, ONE.cpus, ONE.memory_mib, ONE.numa, ONE.devices, SPARE.more)
+    before = Resources(bare)
+    for _ in range(ROUNDS):
+        assert bare.add(tiny)["node"]["state"] == "running"
+        bare.mintctl("node", "stop", ONE.name)
+        assert bare.mintctl.state(1) in ("stopped", "halted")
+        bare.mintctl("node", "start", ONE.name, "--wait", "running")
+        bare.mintctl("node", "restart", ONE.name, "--wait", "running")
+        assert bare.mintctl.state(1) == "running"
+        bare.mintctl("node", "remove", ONE.name, "--force")
+        assert bare.mintctl.state(1) == "absent"
+    before.check(Resources(bare))
+
+
+def test_stopped_node_keeps_its_resources(pair: Server):
+    """stop: nobody else's; start: the same ones again."""
+    ledger = pair.ledger()
+    pair.mintctl("node", "stop", TWO.name)
+    assert not ledger.difference(pair.ledger())
+    pair.mintctl("node", "start", TWO.name)
+    pair.wait_ready(pair.two)
+
+
+def test_restart_keeps_name_and_counts_boots(pair: Server):
+    """restart: same node, one boot more, its init ran again, its files are still there."""
+    pair.two.run("echo kept >/root/kept && sync")
+    boots = pair.mintctl.nodes()[2]["boots"]
+    mark = pair.two.console.mark()
+    pair.mintctl("node", "restart", TWO.name)
+    pair.two.console.wait_for("mint-init: node 2 init", mark)
+    assert pair.mintctl.nodes()[2]["boots"] == boots + 1
+    pair.wait_ready(pair.two)
+    assert pair.two.out("cat /root/kept; rm /root/kept") == "kept"
+
+
+def test_node_is_started_from_node1(pair: Server):
+    """node add, stop and remove on node 1, not on node 0; its resources come from node 1's own."""
+    one = Mintctl(pair.one)
+    plan = NodePlan("third", (5,), 768, 1, (), SPARE.more)
+    ledger = pair.ledger()
+    answer = one("node", "add", *plan.words(), "--from", "node0")
+    third = answer["node"]["id"]
+    assert answer["node"]["state"] == "running"
+    assert pair.mintctl.state(third) == "running"
+    pair.node(third).console.wait_for(f"mint-init: node {third} init")
+    assert pair.ledger().owned("cpu", third) == ["5"]
+    one("node", "stop", "third")
+    one("node", "remove", "third", "--force", "--to", "node0")
+    assert not ledger.difference(pair.ledger())
+
+
+def test_mintctl_says_the_same_on_every_node(pair: Server):
+    """node list and device list from nodes 0, 1 and 2."""
+
+    def facts(number: int):
+        ctl = Mintctl(pair.node(number))
+        nodes = [(n["id"], n["name"], n["state"], n["cpus"], n["memory_bytes"]) for n in ctl("node", "list")["nodes"]]
+        owners = {device["bdf"]: device["owner"] for device in ctl("device", "list")["devices"]}
+        return nodes, owners
+
+    assert facts(0) == facts(1) == facts(2)
+
+
+def test_exec_passes_output_and_status(pair: Server):
+    """mintctl node exec: stdout, stderr, stdin, exit status, from any node to any."""
+    for here in (0, 1, 2):
+        for there in (0, 1, 2):
+            result = pair.node(here).run(
+                f"printf 'in put' | mintctl node exec --stdin node{there} -- sh -c 'hostname; cat; echo wrong >&2; exit 7'",
+                check=False,
+            )
+            name = pair.node(there).out("hostname")
+            assert (result.status, result.out, result.err) == (7, f"{name}\nin put", "wrong\n")
+
+
+def test_rt_node_runs_beside_ordinary_ones(bare: Server):
+    """A PREEMPT_RT kernel as node 2, node 1 ordinary: both work, and talk over mint0."""
+    bare.add(ONE)
+    rt = NodePlan("rt", TWO.cpus, TWO.memory_mib, TWO.numa, TWO.devices, ("--kernel", "/boot/vmlinuz-mint-rt"))
+    bare.add(rt)
+    bare.wait_ready(bare.one)
+    bare.wait_ready(bare.two)
+    assert bare.two.out("uname -v").find("PREEMPT_RT") > 0
+    assert bare.one.out("uname -v").find("PREEMPT_RT") < 0
+    assert bare.two.read("/sys/kernel/realtime") == "1"
+    text = bare.two.out("ping -c 5 -i 0.2 -W 10 node1")
+    assert re.search(r"\b0% packet loss", text), text
+    assert bare.two.run("virt-host-validate qemu", check=False).out.count("FAIL") == 0
+    bare.remove_all()
