@@ -5,7 +5,8 @@
 * a licence line (SPDX) among the first lines; of the patches in their message,
   where kernel/ and kexec-mint/ check it themselves
 * shell scripts: shellcheck, warnings and errors
-* documents: files that relative links name are there
+* documents: files that relative links name are there; so are the tests
+  (`test_…`) and the targets (`make …`) that they speak of
 * nothing that is of one machine only: home directories, absolute build paths
 
 Looks at what git tracks. Exit status: 0 clean, 1 with one line a fault.
@@ -21,6 +22,8 @@ SPDX = "SPDX-License-Identifier: "
 # Files that have no place for a comment.
 NO_LICENCE_LINE = re.compile(r"(^|/)LICENSES/|\.(json|lock|png|patch|pub)$|^\.gitattributes$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+NAMED_TEST = re.compile(r"\b(test_\w+)\b")
+NAMED_TARGET = re.compile(r"(?:^|`)make ([a-z][a-z0-9-]*)\b", re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z]+:|^/")
 MACHINE = re.compile(r"/root/\.cache|/home/[a-z]+/|/work/(main|shared)|/tmp/mint\b")
 
@@ -39,9 +42,22 @@ def is_shell(text):
     return bool(re.match(r"#!.*\b(sh|bash|dash)\b|# shellcheck shell=", first))
 
 
+def definitions(paths):
+    """Names of all tests, and all targets of make."""
+    tests, targets = set(), set()
+    for path in paths:
+        text = (TOP / path).read_text() if path.suffix in (".py", ".rs", ".mk", ".c") or path.name == "Makefile" else ""
+        if path.suffix in (".py", ".rs", ".c"):
+            tests.update(re.findall(r"\b(test_\w+)\b", text))
+        for line in re.findall(r"^([a-z][\w %.-]*):(?!=)", text, re.MULTILINE):
+            targets.update(line.split())
+    return tests, targets
+
+
 def main():
     """Print the faults; give the exit status."""
     faults, scripts = [], []
+    tests, targets = definitions(tracked())
     for path in tracked():
         try:
             text = (TOP / path).read_text()
@@ -60,6 +76,10 @@ def main():
                 for link in LINK.findall(line):
                     if not ELSEWHERE.match(link) and not (TOP / path.parent / link).exists():
                         faults.append(f"{path}:{number}: links to {link}, which is not there")
+                for name in set(NAMED_TEST.findall(line)) - tests:
+                    faults.append(f"{path}:{number}: there is no test {name}")
+                for name in set(NAMED_TARGET.findall(line)) - targets:
+                    faults.append(f"{path}:{number}: there is no target {name}")
 
     # 2034: variables of a file that others source; 2046: lists of names are words.
     check = subprocess.run(
