@@ -5,6 +5,7 @@
  * comes from the environment:
  *
  *   FAKE_DEVICE  errno of opening /dev/mint (0: it opens)
+ *   FAKE_INFO    errno of MINT_IOC_INFO
  *   FAKE_SELF    node that the command runs on; FAKE_ABI  version of the ABI
  *   FAKE_STATE   state of the other node; -1: no such node
  *   FAKE_LOAD    errno of kexec_file_load; FAKE_START  errno of NODE_START
@@ -78,7 +79,7 @@ static int fake_ioctl(int fd, unsigned long request, void *arg)
 		info->abi_version = given("FAKE_ABI", MINT_ABI_VERSION);
 		info->node = given("FAKE_SELF", 0);
 		info->node_max = 4;
-		return 0;
+		return answer(given("FAKE_INFO", 0));
 	case MINT_IOC_NODE_GET:
 		if (state < 0)
 			return answer(ENOENT);

@@ -46,6 +46,24 @@ def test_unload(fake):
 
 
 @pytest.mark.parametrize(
+    "error, state, status, word",
+    [
+        ("EINVAL", STOPPED, 0, ""),
+        ("EINVAL", CRASHED, 0, ""),
+        ("EINVAL", LOADING, 3, "somebody else"),
+        ("EBUSY", RUNNING, 3, "is running"),
+        ("ENOENT", -1, 3, "no node 1"),
+        ("EIO", LOADED, 1, "unloading its kernel: Input/output error"),
+    ],
+)
+def test_unload_of_nothing_is_done_and_other_errors_are_told(fake, error, state, status, word):
+    result = fake("-u", "--mint-node=1", FAKE_LOAD=getattr(errno, error), FAKE_STATE=state)
+    assert result.status == status
+    assert word in result.err
+    assert bool(result.err) == bool(word)
+
+
+@pytest.mark.parametrize(
     "state, status, word",
     [
         (STOPPED, 0, "node 1 (web): stopped: no kernel loaded"),
@@ -90,7 +108,9 @@ def test_status_of_no_node_is_refused(fake, state):
         ("EBUSY", {"FAKE_STATE": LOADING}, ["somebody else", "try again"]),
         ("EBUSY", {"FAKE_STATE": STOPPED}, ["busy", "try again"]),
         ("ENOMEM", {}, ["owns 768 MiB", "claim more memory"]),
-        ("EINVAL", {}, ["command line", "5 bytes"]),
+        ("EINVAL", {}, ["command line", "5 bytes of at most 2047"]),
+        ("EAGAIN", {"FAKE_STATE": CRASHED}, ["not parked", "mintctl node kill"]),
+        ("E2BIG", {}, ["more pieces", "adjacent"]),
     ],
 )
 def test_refused_load_says_what_and_why(fake, image, error, environment, words):
@@ -121,7 +141,7 @@ def test_unknown_error_is_a_failure(fake, image):
         ({0x710: b"XXXX"}, None, "CONFIG_MINT=y"),
         ({0x268: b"\xff\xff\xff\xff"}, None, "no kernel_info"),
         ({0x704: b"\xff\xff\xff\xff"}, None, "CONFIG_MINT=y"),
-        ({}, None, "see dmesg"),
+        ({0x718: b"\x07"}, None, "boot facts of version 7"),
     ],
 )
 def test_image_that_is_no_kernel_for_a_node_says_why(fake, image, patch, length, word):
@@ -144,12 +164,15 @@ def test_missing_file_reaches_no_kernel(fake, image, option, tmp_path):
 @pytest.mark.parametrize(
     "error, state, status, words",
     [
-        ("EPERM", LOADED, 3, ["CAP_SYS_BOOT"]),
+        ("EPERM", LOADED, 3, ["CAP_SYS_ADMIN"]),
         ("ENOENT", -1, 3, ["no node 1"]),
         ("EBUSY", RUNNING, 3, ["running", "already"]),
         ("EBUSY", STOPPED, 3, ["no kernel to start", "kexec -l --mint-node 1"]),
         ("EBUSY", CRASHED, 3, ["panicked", "load one first"]),
-        ("ENXIO", LOADED, 1, ["does not start", "claim a core"]),
+        ("ENOEXEC", STOPPED, 3, ["no kernel to start", "stopped"]),
+        ("ENXIO", LOADED, 3, ["owns no core", "claim one"]),
+        ("EAGAIN", KILLED, 3, ["not parked", "mintctl node kill"]),
+        ("ETIMEDOUT", STOPPED, 1, ["did not start", "timed out", "stopped"]),
     ],
 )
 def test_refused_start_says_what_and_why(fake, error, state, status, words):
@@ -183,6 +206,13 @@ def test_device_that_does_not_open(fake, error, status, word):
     assert word in result.err
     # 1 would mean "loaded" there
     assert fake("--status", "--mint-node=1", FAKE_DEVICE=number).status == (255 if status == 1 else status)
+
+
+def test_device_that_does_not_answer(fake):
+    result = fake("-e", "--mint-node=1", FAKE_INFO=errno.EPERM)
+    assert (result.status, result.out) == (3, "")
+    assert "CAP_SYS_ADMIN" in result.err
+    assert fake("-e", "--mint-node=1", FAKE_INFO=errno.ENOTTY).status == 1
 
 
 def test_other_abi_is_refused(fake):
