@@ -14,6 +14,7 @@ class Console:
 
     def __init__(self, path: Path, alive: Callable[[], None] = lambda: None) -> None:
         self.path, self._alive = path, alive
+        self._seen = 0
 
     def raw(self, start: int = 0) -> bytes:
         """Its bytes from number start on."""
@@ -27,6 +28,13 @@ class Console:
     def text(self, start: int = 0) -> str:
         """What it said from byte start on."""
         return self.raw(start).decode(errors="replace").replace("\r", "")
+
+    def unread(self) -> str:
+        """Whole lines that came since the last call of this."""
+        data = self.raw(self._seen)
+        data = data[: data.rfind(b"\n") + 1]
+        self._seen += len(data)
+        return data.decode(errors="replace").replace("\r", "")
 
     def mark(self) -> int:
         """A position for text() and wait_for(): what comes from now on."""

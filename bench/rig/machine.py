@@ -24,6 +24,7 @@ from rig.channel import Channel
 from rig.console import Console
 from rig.errors import MachineLost
 from rig.qmp import Monitor
+from rig.trace import Recorder
 
 CPUS_PER_SOCKET = 3
 SOCKETS = 2
@@ -31,6 +32,7 @@ CPUS = CPUS_PER_SOCKET * SOCKETS
 APIC_IDS = (0, 1, 2, 4, 5, 6)
 MEMORY_PER_NUMA_MIB = 3072
 NODES_WITH_CONSOLE = 5
+FIFO = "trace.fifo"
 
 # mint=on: the control area, and a pool for other nodes on each NUMA node; the
 # second takes two small nodes at a time.
@@ -57,7 +59,7 @@ class MachineConfig:
     kernel: Path | None = None  # instead of the flavour's
     initrd: Path | None = None  # instead of the node's
     disks: bool = True  # False: blank ones, for an initrd that stays
-    trace: Path | None = None  # FIFO that gets QEMU's trace (rig.trace)
+    trace: bool = False  # record every access to devices (rig.trace)
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
 
     def command_line(self) -> str:
@@ -107,6 +109,7 @@ class Machine:
         self.channel: Channel | None = None
         self.monitor: Monitor | None = None
         self.process: subprocess.Popen | None = None
+        self.trace: Recorder | None = None
         self._stopping = False
         self.started_at = 0.0
 
@@ -155,7 +158,7 @@ class Machine:
             ]  # fmt: skip
         trace = []
         if config.trace:
-            trace = ["-D", str(config.trace), "-trace", "enable=memory_region_ops_*"]
+            trace = ["-D", str(self.folder / FIFO), "-trace", "enable=memory_region_ops_*"]
         return [
             "qemu-system-x86_64",
             "-name", f"mint-rig-{config.name},debug-threads=on",
@@ -188,6 +191,8 @@ class Machine:
         """Start QEMU; returns when its monitor answers, before node 0 is up."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
+        if self.config.trace:
+            self.trace = Recorder(self.folder / FIFO)
         # Socket pairs, handed over as descriptors: no paths, which are limited
         # to 107 bytes, and nobody else can connect.
         channel, channel_qemu = socket.socketpair()
@@ -255,6 +260,8 @@ class Machine:
             self.channel.close()
         if self.monitor:
             self.monitor.close()
+        if self.trace:
+            self.trace.close()
         for disk in self.folder.glob("disk*.qcow2"):
             disk.unlink()
 

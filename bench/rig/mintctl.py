@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mintctl on a node, and the ledger as it shows it. Exit codes: 0 done,
-1 failed, 2 usage, 3 refused."""
+"""mintctl on a node. Exit codes: 0 done, 1 failed, 2 usage, 3 refused."""
 
 import json
 import shlex
-from dataclasses import dataclass
 
 from rig.channel import Result
 from rig.errors import RigError
@@ -67,50 +65,3 @@ class Mintctl:
     def state(self, number: int) -> str:
         """A node's state; "absent" if there is none of that number."""
         return self.nodes().get(number, {}).get("state", "absent")
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Who owns what, at one moment: (kind, id) -> (state, owner), and the nodes' names."""
-
-    resources: dict[tuple[str, str], tuple[str, int | None]]
-    nodes: dict[int, str]
-    details: dict[str, list[dict]]
-
-    def owned(self, kind: str, owner: int | None) -> list[str]:
-        """Ids of a kind ("cpu", "memory", "device") that owner has (None: free ones)."""
-        state = "free" if owner is None else "owned"
-        return [
-            key[1] for key, value in self.resources.items() if key[0] == kind and value == (state, owner)
-        ]
-
-    def moving(self) -> list[tuple[str, str]]:
-        """What is between owners: nothing, when no move is under way."""
-        return [key for key, (state, _) in self.resources.items() if state == "moving"]
-
-    def difference(self, later: "Ledger") -> list[str]:
-        """What changed from this one to a later one, in words."""
-        found = []
-        for key in sorted(self.resources.keys() | later.resources.keys()):
-            before, after = self.resources.get(key), later.resources.get(key)
-            if before != after:
-                found.append(f"{key[0]} {key[1]}: {before} -> {after}")
-        if self.nodes != later.nodes:
-            found.append(f"nodes: {self.nodes} -> {later.nodes}")
-        return found
-
-
-def read_ledger(mintctl: Mintctl) -> Ledger:
-    """The ledger as mintctl shows it."""
-    details = {
-        "cpu": mintctl("cpu", "list")["cpus"],
-        "memory": mintctl("memory", "list")["memory"],
-        "device": mintctl("device", "list")["devices"],
-    }
-    resources = {
-        (kind, str(entry.get("bdf", entry["id"]))): (entry["state"], entry["owner"])
-        for kind, entries in details.items()
-        for entry in entries
-    }
-    names = {number: node["name"] for number, node in mintctl.nodes().items()}
-    return Ledger(resources, names, details)

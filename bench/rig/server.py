@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 
 from rig.errors import RigError
+from rig.ledger import Ledger, read_ledger
 from rig.machine import Machine, MachineConfig
-from rig.mintctl import Ledger, Mintctl, read_ledger
+from rig.mintctl import Mintctl
 from rig.node import Node
 from rig.wait import wait_until
 

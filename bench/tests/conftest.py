@@ -75,6 +75,25 @@ def pool() -> Iterator[Pool]:
     pool.stop_all()
 
 
+# What a kernel says when something is wrong in it. (A panic that a test asks
+# for has none of these.)
+REPORTS = re.compile(
+    r"BUG:|WARNING: |Oops|KASAN|UBSAN|general protection|unable to handle|possible recursive locking|"
+    r"possible circular locking|inconsistent lock state|suspicious RCU usage|refcount_t|list_(add|del) corruption|"
+    r"sleeping function called from invalid context"
+)
+
+
+def reports(server: Server) -> list[str]:
+    """Kernel reports on the consoles of a machine, since it was asked last."""
+    found = []
+    for console in server.machine.console:
+        for line in console.unread().splitlines():
+            if REPORTS.search(line):
+                found.append(f"{console.path.name}: {line}")
+    return found
+
+
 @contextlib.contextmanager
 def unchanged(server: Server) -> Iterator[None]:
     """The ledger is the same at the end as now, and nothing is between owners."""
@@ -85,6 +104,7 @@ def unchanged(server: Server) -> Iterator[None]:
     assert not after.moving(), f"still being moved after the test: {after.moving()}"
     changed = before.difference(after)
     assert not changed, "the ledger changed:\n" + "\n".join(changed)
+    assert not (found := reports(server)), "kernels complained:\n" + "\n".join(found)
 
 
 @pytest.fixture
@@ -116,9 +136,11 @@ def own_machine(pool: Pool):
         return server
 
     yield start
+    found = [report for server in started for report in reports(server)]
     for server in started:
         if server in pool.running:
             pool.stop(server)
+    assert not found, "kernels complained:\n" + "\n".join(found)
 
 
 # -- outcomes -----------------------------------------------------------------
@@ -182,3 +204,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
     for report in terminalreporter.stats.get("lost", []):
         terminalreporter.write_sep("_", f"LOST {report.nodeid} ({report.when})", red=True)
         terminalreporter.write_line(str(report.longrepr))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Length of the soak; the defaults are the short one of an ordinary run."""
+    parser.addoption("--soak-boots", type=int, default=1, help="machine boots (default 1)")
+    parser.addoption("--soak-starts", type=int, default=5, help="node starts in each (default 5)")

@@ -139,6 +139,13 @@ static void send_hello(void)
 	send_frame(HELLO, 0, 0, boot, n > 0 ? n : 0);
 }
 
+/* All that a job started; just itself while it has no session of its own yet. */
+static void kill_job(const struct job *j, int signal_number)
+{
+	if (kill(-j->pid, signal_number))
+		kill(j->pid, signal_number);
+}
+
 static struct job *find(uint32_t id)
 {
 	for (struct job *j = jobs; j < jobs + JOBS_MAX; j++)
@@ -266,7 +273,7 @@ static void input(struct job *j, const void *data, uint32_t bytes)
 	grown = j->pending_bytes + bytes > STDIN_MAX ? NULL
 		: realloc(j->pending, j->pending_bytes + bytes + 1);
 	if (!grown) {
-		kill(-j->pid, SIGKILL);
+		kill_job(j, SIGKILL);
 		return;
 	}
 	memcpy(grown + j->pending_bytes, data, bytes);
@@ -288,7 +295,7 @@ static void act(const unsigned char *header, const unsigned char *payload, uint3
 	else if (type == INPUT && j)
 		input(j, payload, bytes);
 	else if (type == KILL && j && bytes == 1)
-		kill(-j->pid, payload[0]);
+		kill_job(j, payload[0]);
 	else if (type == SIZE && j && j->terminal && j->out >= 0 && bytes == 4) {
 		struct winsize size = { .ws_row = payload[0] | payload[1] << 8,
 					.ws_col = payload[2] | payload[3] << 8 };
@@ -439,7 +446,7 @@ int main(int argc, char **argv)
 			if (j->deadline_ms && now >= j->deadline_ms) {
 				j->timed_out = 1;
 				j->deadline_ms = 0;
-				kill(-j->pid, SIGKILL);
+				kill_job(j, SIGKILL);
 			} else if (j->deadline_ms && j->deadline_ms - now < wait_ms) {
 				wait_ms = j->deadline_ms - now;
 			}
