@@ -1,1 +1,33 @@
-//! x
+// SPDX-License-Identifier: Apache-2.0
+//! What `mintd` and `mintctl` say to each other: HTTP/1.1 with JSON, on a Unix
+//! socket for this node's users and with mutual TLS on `mint0` for peers.
+//!
+//! - Plain requests have one JSON document as answer.
+//! - Operations answer with lines of JSON, [`Line`]: progress, then exactly one
+//!   result or error.
+//! - Console and exec switch to [`frame`]s by an HTTP upgrade.
+//!
+//! Version rule: `/v1` grows by fields and paths only. A field that is not known
+//! is ignored by readers of answers and refused by readers of requests. Anything
+//! else is `/v2`.
+
+mod client;
+mod error;
+pub mod frame;
+mod openapi;
+mod types;
+
+pub use client::{Client, ClientError, LineReader};
+pub use error::{ErrorBody, ErrorCode};
+pub use openapi::{ROUTES, Route, openapi};
+pub use types::*;
+
+/// The version in every path.
+pub const API_VERSION: u32 = 1;
+/// Socket of this node's daemon.
+pub const SOCKET_PATH: &str = "/run/mint/mintd.sock";
+/// What console and exec are upgraded to.
+pub const UPGRADE: &str = "mint-frames";
+/// Set on requests that one mintd passes on to another: they are not passed on
+/// once more.
+pub const FORWARDED_HEADER: &str = "mint-forwarded";

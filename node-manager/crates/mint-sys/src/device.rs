@@ -342,6 +342,26 @@ impl Device {
         Ok((request.len as usize).min(bytes.len()))
     }
 
+    /// Waits until there is an event, at most `timeout_ms`.
+    ///
+    /// # Errors
+    /// When the kernel cannot wait.
+    pub fn wait_for_event(&self, timeout_ms: i32) -> Result<(), SysError> {
+        let mut wanted =
+            libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `wanted` is one pollfd, exclusively ours, as the count says.
+        let result = unsafe { libc::poll(std::ptr::from_mut(&mut wanted), 1, timeout_ms) };
+        let source = io::Error::last_os_error();
+        if result < 0 && source.kind() != io::ErrorKind::Interrupted {
+            return Err(SysError::Call {
+                call: "poll of /dev/mint",
+                subject: "events".into(),
+                source,
+            });
+        }
+        Ok(())
+    }
+
     /// The next event, or `None` when there is none yet.
     ///
     /// # Errors

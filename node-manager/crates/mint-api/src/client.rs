@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Client of a daemon. One connection per request: they are rare, and a request
+//! that lives for hours (console) must not stand in the way of others.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE as UPGRADE_HEADER};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::{ErrorBody, ErrorCode};
+use crate::types::Line;
+use crate::{FORWARDED_HEADER, UPGRADE};
+
+/// For a connection to be made; a node that has just died does not answer at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest line that is taken from an answer.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// Where a daemon is.
+#[derive(Clone, Debug)]
+enum Endpoint {
+    Unix(PathBuf),
+    Tls { address: SocketAddr, config: Arc<ClientConfig> },
+}
+
+/// A daemon that can be asked.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: Endpoint,
+    forwarded: bool,
+}
+
+/// A request had no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no connection.
+    #[error("cannot connect to {endpoint}")]
+    Connect {
+        /// Where to.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke, or what came is not HTTP.
+    #[error("the connection to {endpoint} broke")]
+    Broken {
+        /// Where to.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The answer is not what it should be.
+    #[error("{endpoint} answered what this program does not understand")]
+    Answer {
+        /// Who.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The daemon says that it did not work.
+    #[error("{0}")]
+    Refused(Box<ErrorBody>),
+}
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+impl Client {
+    /// The daemon behind a Unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self { endpoint: Endpoint::Unix(path.into()), forwarded: false }
+    }
+
+    /// A peer, by mutual TLS. Requests are marked as passed on.
+    pub fn tls(address: SocketAddr, config: Arc<ClientConfig>) -> Self {
+        Self { endpoint: Endpoint::Tls { address, config }, forwarded: true }
+    }
+
+    fn name(&self) -> String {
+        match &self.endpoint {
+            Endpoint::Unix(path) => path.display().to_string(),
+            Endpoint::Tls { address, .. } => address.to_string(),
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Io>, ClientError> {
+        let connecting = async {
+            let io: Box<dyn Io> = match &self.endpoint {
+                Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
+                Endpoint::Tls { address, config } => {
+                    let stream = TcpStream::connect(address).await?;
+                    stream.set_nodelay(true)?;
+                    let connector = tokio_rustls::TlsConnector::from(config.clone());
+                    let name = ServerName::IpAddress(address.ip().into());
+                    Box::new(connector.connect(name, stream).await?)
+                }
+            };
+            Ok(io)
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|source| ClientError::Connect { endpoint: self.name(), source })
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
+        let broken = |source: hyper::Error| ClientError::Broken {
+            endpoint: self.name(),
+            source: source.into(),
+        };
+        let io = TokioIo::new(self.connect().await?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(io).await.map_err(broken)?;
+        tokio::spawn(connection.with_upgrades());
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        upgrade: bool,
+    ) -> Request<Full<Bytes>> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "mintd");
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if self.forwarded {
+            request = request.header(FORWARDED_HEADER, "1");
+        }
+        if upgrade {
+            request = request.header(CONNECTION, "upgrade").header(UPGRADE_HEADER, UPGRADE);
+        }
+        request
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .expect("paths are made of checked names")
+    }
+
+    async fn document<T: DeserializeOwned>(
+        &self,
+        response: Response<Incoming>,
+    ) -> Result<T, ClientError> {
+        let status = response.status();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|source| ClientError::Broken { endpoint: self.name(), source: source.into() })?
+            .to_bytes();
+        if !status.is_success() {
+            return Err(self.refused(status, &bytes));
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|source| ClientError::Answer { endpoint: self.name(), source: source.into() })
+    }
+
+    fn refused(&self, status: StatusCode, bytes: &[u8]) -> ClientError {
+        let body = serde_json::from_slice(bytes).unwrap_or_else(|_| {
+            ErrorBody::new(ErrorCode::Failed, format_args!("{} answered {status}", self.name()))
+        });
+        ClientError::Refused(Box::new(body))
+    }
+
+    /// GET of one document.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let response = self.send(self.request(Method::GET, path, None, false)).await?;
+        self.document(response).await
+    }
+
+    /// POST of one document, answered by one.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let response = self.send(self.request(Method::POST, path, Some(body), false)).await?;
+        self.document(response).await
+    }
+
+    /// GET or POST (with a body) that is answered by lines.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn lines(
+        &self,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<LineReader, ClientError> {
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        let response = self.send(self.request(method, path, body, false)).await?;
+        if !response.status().is_success() {
+            return Err(self.document::<serde_json::Value>(response).await.err().unwrap_or_else(
+                || ClientError::Refused(Box::new(ErrorBody::new(ErrorCode::Failed, "no reason"))),
+            ));
+        }
+        Ok(LineReader {
+            body: response.into_body(),
+            buffer: BytesMut::new(),
+            endpoint: self.name(),
+        })
+    }
+
+    /// An operation: progress goes to the callback, the result is returned.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn operate<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        mut progress: impl FnMut(&str),
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let mut lines = self.lines(path, Some(body)).await?;
+        while let Some(line) = lines.next::<Line>().await? {
+            match line {
+                Line::Progress(text) => progress(&text),
+                Line::Error(error) => return Err(ClientError::Refused(Box::new(error))),
+                Line::Result(value) => {
+                    return serde_json::from_value(value).map_err(|source| ClientError::Answer {
+                        endpoint: self.name(),
+                        source: source.into(),
+                    });
+                }
+            }
+        }
+        Err(ClientError::Broken {
+            endpoint: self.name(),
+            source: "it ended without a result".into(),
+        })
+    }
+
+    /// A connection that carries frames.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn upgrade(
+        &self,
+        path: &str,
+    ) -> Result<TokioIo<hyper::upgrade::Upgraded>, ClientError> {
+        let response = self.send(self.request(Method::GET, path, None, true)).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(match self.document::<serde_json::Value>(response).await {
+                Err(error) => error,
+                Ok(_) => ClientError::Answer {
+                    endpoint: self.name(),
+                    source: "no switch to frames".into(),
+                },
+            });
+        }
+        hyper::upgrade::on(response)
+            .await
+            .map(TokioIo::new)
+            .map_err(|source| ClientError::Broken { endpoint: self.name(), source: source.into() })
+    }
+}
+
+/// Reads an answer line by line.
+#[derive(Debug)]
+pub struct LineReader {
+    body: Incoming,
+    buffer: BytesMut,
+    endpoint: String,
+}
+
+impl LineReader {
+    /// The next line, as it came, without its end; `None` after the last one.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn next_raw(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let broken = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Broken {
+            endpoint: self.endpoint.clone(),
+            source,
+        };
+        loop {
+            if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+                let line = self.buffer.split_to(end).freeze();
+                self.buffer.advance(1);
+                return Ok(Some(line));
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                return Err(broken("a line is too long".into()));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) => return Err(broken(error.into())),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next line as a value.
+    ///
+    /// # Errors
+    /// When the connection breaks or the line is no such value.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ClientError> {
+        match self.next_raw().await? {
+            None => Ok(None),
+            Some(line) => serde_json::from_slice(&line).map(Some).map_err(|source| {
+                ClientError::Answer { endpoint: self.endpoint.clone(), source: source.into() }
+            }),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Errors on the wire: a stable code, a sentence, and what led to it.
+
+use std::error::Error;
+use std::fmt;
+
+use mint_types::Refusal;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Stable code of an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// Validation said no; nothing was changed. `refusals` tells why.
+    PlanRefused,
+    /// The request makes no sense.
+    BadRequest,
+    /// A configuration file is no good; nothing was done.
+    ConfigBad,
+    /// There is no such path or node.
+    NotFound,
+    /// The daemon of this node does not answer.
+    MintdDown,
+    /// The daemon of another node does not answer.
+    PeerUnreachable,
+    /// The node was started, but did not answer in time.
+    StartTimeout,
+    /// The command could not be run.
+    ExecFailed,
+    /// Something went wrong while it was done.
+    Failed,
+}
+
+/// An error, as answers hold it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What scripts compare.
+    pub code: ErrorCode,
+    /// What people read.
+    pub message: String,
+    /// Each reason of a refusal.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub refusals: Vec<Refusal>,
+    /// What led to it, nearest first.
+    #[serde(default)]
+    pub causes: Vec<String>,
+}
+
+impl ErrorBody {
+    /// An error without causes.
+    pub fn new(code: ErrorCode, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string(), refusals: Vec::new(), causes: Vec::new() }
+    }
+
+    /// Any error with its chain of causes.
+    pub fn from_error(code: ErrorCode, error: &dyn Error) -> Self {
+        let mut body = Self::new(code, error);
+        let mut next = error.source();
+        while let Some(cause) = next {
+            body.causes.push(cause.to_string());
+            next = cause.source();
+        }
+        body
+    }
+
+    /// A refusal.
+    pub fn refused(refusals: Vec<Refusal>) -> Self {
+        let message = match refusals.as_slice() {
+            [one] => format!("refused: {}", one.message),
+            many => format!("refused for {} reasons; nothing was changed", many.len()),
+        };
+        Self { code: ErrorCode::PlanRefused, message, refusals, causes: Vec::new() }
+    }
+
+    /// Exit status of a command that ends with this error.
+    pub fn exit_status(&self) -> u8 {
+        match self.code {
+            ErrorCode::PlanRefused => 3,
+            ErrorCode::BadRequest | ErrorCode::ConfigBad => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for ErrorBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        for cause in &self.causes {
+            write!(f, ": {cause}")?;
+        }
+        if let [one] = self.refusals.as_slice() {
+            if !one.hint.is_empty() {
+                write!(f, "\n  {}", one.hint)?;
+            }
+        } else {
+            for refusal in &self.refusals {
+                write!(f, "\n- {}", refusal.message)?;
+                if !refusal.hint.is_empty() {
+                    write!(f, "\n  {}", refusal.hint)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Error for ErrorBody {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mint_types::RefusalCode;
+
+    #[test]
+    fn chain_is_kept_and_told_once() {
+        let inner = std::io::Error::other("disk on fire");
+        let outer = std::io::Error::other(inner);
+        let body = ErrorBody::from_error(ErrorCode::Failed, &outer);
+        assert_eq!(body.to_string(), "disk on fire");
+    }
+
+    #[test]
+    fn refusal_tells_resource_owner_and_way_out() {
+        let refusal = Refusal::new(RefusalCode::CpuOwned, "cpu 4", "cpu 4 is owned by node 1")
+            .owned_by("node 1")
+            .hint("choose another one");
+        let body = ErrorBody::refused(vec![refusal]);
+        assert_eq!(body.exit_status(), 3);
+        assert_eq!(body.to_string(), "refused: cpu 4 is owned by node 1\n  choose another one");
+        let json = serde_json::to_value(&body).unwrap();
+        assert_eq!(json["code"], "plan_refused");
+        assert_eq!(json["refusals"][0]["code"], "cpu_owned");
+        assert_eq!(json["refusals"][0]["owner"], "node 1");
+    }
+}

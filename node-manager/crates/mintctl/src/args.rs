@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use mint_types::{Bdf, CpuSet, MemoryRequest, NodeName};
+
+/// OS nodes of this machine: several Linux kernels side by side.
+///
+/// Exit status: 0 done, 1 failed, 2 wrong usage, 3 refused (nothing was
+/// changed); `node exec` that of the command.
+#[derive(Parser, Debug)]
+#[command(name = "mintctl", version, max_term_width = 100)]
+pub struct Args {
+    /// Print JSON, for scripts; errors too, on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Socket of this node's mintd
+    #[arg(long, global = true, value_name = "FILE", default_value = mint_api::SOCKET_PATH,
+          hide_default_value = true, env = "MINTD_SOCKET")]
+    pub socket: PathBuf,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make, start, stop, look at nodes
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// PCI functions of the machine
+    #[command(subcommand)]
+    Device(ListCommand),
+    /// Cores of the machine
+    #[command(subcommand)]
+    Cpu(ListCommand),
+    /// Memory blocks of the machine
+    #[command(subcommand)]
+    Memory(ListCommand),
+    /// Check whether the machine is in order
+    Doctor,
+    /// What happened to nodes
+    Events {
+        /// Go on with what happens from now on
+        #[arg(long, short)]
+        follow: bool,
+        /// Only what came after event number SEQ
+        #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+        since: u64,
+    },
+    /// Bring the nodes up that /etc/mint/nodes.d/*.toml describe
+    Apply {
+        /// Folder with descriptions
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<PathBuf>,
+        /// What to wait for, for each node
+        #[arg(long, value_name = "WHAT", value_enum, default_value_t = Wait::Mintd)]
+        wait: Wait,
+    },
+    /// Settings of this node's mintd
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Versions of mintctl and of this node's mintd
+    Version,
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a folder
+    Man {
+        /// Where to
+        folder: PathBuf,
+    },
+}
+
+/// `node …`.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Make a node and start it
+    Add(Box<AddArgs>),
+    /// Start a node that does not run
+    Start {
+        /// Name, nodeN or id
+        node: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// End a node in an orderly way
+    Stop {
+        /// Name, nodeN or id
+        node: String,
+        /// Kill it after so many seconds
+        #[arg(long, value_name = "S")]
+        timeout_s: Option<u64>,
+    },
+    /// Stop a node and start it
+    Restart {
+        /// Name, nodeN or id
+        node: String,
+        /// Kill it if it has not stopped after so many seconds
+        #[arg(long, value_name = "S")]
+        timeout_s: Option<u64>,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// End a node by force
+    Kill {
+        /// Name, nodeN or id
+        node: String,
+    },
+    /// Free all that a node owns, and the node
+    #[command(alias = "rm")]
+    Remove {
+        /// Name, nodeN or id
+        node: String,
+        /// Kill it first if it runs
+        #[arg(long)]
+        force: bool,
+        /// Node that gets its cores and devices [default: node 0]
+        #[arg(long, value_name = "NODE", conflicts_with = "keep_free")]
+        to: Option<String>,
+        /// Leave its cores and devices free
+        #[arg(long)]
+        keep_free: bool,
+    },
+    /// All nodes
+    #[command(alias = "ls")]
+    List,
+    /// One node, and what it owns
+    Show {
+        /// Name, nodeN or id
+        node: String,
+    },
+    /// Console of a node; at a terminal Ctrl-] leaves it
+    Console {
+        /// Name, nodeN or id
+        node: String,
+        /// Go on with what comes, for ever; an id may be waited for
+        #[arg(long, short)]
+        follow: bool,
+        /// Send standard input as keys
+        #[arg(long, short)]
+        write: bool,
+    },
+    /// Run a command on a node
+    Exec {
+        /// Name, nodeN or id
+        node: String,
+        /// Program and arguments; no shell in between
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "COMMAND"
+        )]
+        command: Vec<String>,
+    },
+}
+
+/// `node add`.
+#[derive(ClapArgs, Debug)]
+pub struct AddArgs {
+    /// Name; also its host name
+    pub name: NodeName,
+    /// These cores, by machine CPU number, e.g. 2-3,5
+    #[arg(
+        long,
+        value_name = "LIST",
+        required_unless_present = "cpu_count",
+        conflicts_with = "cpu_count"
+    )]
+    pub cpus: Option<CpuSet>,
+    /// So many cores, whichever are free or can be released
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpu_count: Option<u32>,
+    /// NUMA node for --cpu-count, and for memory without a place of its own
+    #[arg(long, value_name = "N")]
+    pub numa: Option<u32>,
+    /// Memory, e.g. 1G, 1G@numa1; several by comma or repetition
+    #[arg(long, value_name = "SIZE[@numaN]", required = true, value_delimiter = ',',
+          action = ArgAction::Append)]
+    pub memory: Vec<MemoryRequest>,
+    /// PCI function, e.g. 0000:02:00.0; may be repeated
+    #[arg(long = "device", value_name = "BDF", value_delimiter = ',', action = ArgAction::Append)]
+    pub devices: Vec<Bdf>,
+    /// Kernel image [default: that of mint.toml]
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Initrd [default: that of mint.toml]
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// Kernel command line [default: that of mint.toml]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub cmdline: Option<String>,
+    /// Node whose resources may be taken, too; may be repeated
+    #[arg(long, value_name = "NODE", value_delimiter = ',', action = ArgAction::Append)]
+    pub from: Vec<String>,
+    /// Do not start it again when it reboots
+    #[arg(long)]
+    pub no_restart: bool,
+    /// Only make it
+    #[arg(long)]
+    pub no_start: bool,
+    /// Only check, and say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+/// What to wait for after a start.
+#[derive(ClapArgs, Debug)]
+pub struct WaitArgs {
+    /// Wait until the node's mintd answers, or only until its kernel runs
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Wait::Mintd,
+          conflicts_with = "no_wait")]
+    pub wait: Wait,
+    /// Do not wait
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Wait so many seconds at most [default: that of mint.toml]
+    #[arg(long, value_name = "S")]
+    pub wait_s: Option<u64>,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Wait {
+    /// Its mintd answers
+    Mintd,
+    /// Its kernel runs
+    Running,
+}
+
+/// `… list`.
+#[derive(Subcommand, Debug)]
+pub enum ListCommand {
+    /// All of them, and who owns them
+    #[command(alias = "ls")]
+    List,
+}
+
+/// `config …`.
+#[derive(Subcommand, Debug)]
+pub enum ConfigCommand {
+    /// The settings that are in effect
+    Show,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn example_of_the_readme_is_understood() {
+        let line = "mintctl node add web --cpus 2-3 --memory 1G@numa1 --device 0000:02:00.0";
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        let Command::Node(NodeCommand::Add(add)) = args.command else { panic!() };
+        assert_eq!(add.cpus.unwrap().to_string(), "2-3");
+        assert_eq!(add.memory[0].to_string(), "1G@numa1");
+        assert_eq!(add.devices[0].to_string(), "0000:02:00.0");
+    }
+
+    #[test]
+    fn command_of_exec_keeps_its_options() {
+        let line = "mintctl node exec web -- sh -c true --json";
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        assert!(!args.json);
+        let Command::Node(NodeCommand::Exec { command, .. }) = args.command else { panic!() };
+        assert_eq!(command, ["sh", "-c", "true", "--json"]);
+    }
+
+    #[test]
+    fn usage_errors_have_status_2() {
+        for line in [
+            "mintctl",
+            "mintctl node add web --memory 1G",
+            "mintctl node add web --cpus 2-3 --memory 1Q",
+            "mintctl node add web --cpus x --memory 1G",
+            "mintctl node add Web --cpus 1 --memory 1G",
+            "mintctl node add web --cpus 1 --cpu-count 2 --memory 1G",
+            "mintctl node add web --cpus 1 --memory 1G --device 5",
+            "mintctl node remove web --to x --keep-free",
+        ] {
+            let error = Args::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands.
+
+mod console;
+mod exec;
+mod list;
+mod node;
+mod other;
+
+use mint_api::Client;
+
+use crate::args::{Args, Command, ConfigCommand, ListCommand};
+use crate::failure::Failure;
+
+/// What a command runs with.
+pub struct Context {
+    /// This node's daemon.
+    pub client: Client,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+/// Exit status of the command.
+pub type Outcome = Result<u8, Failure>;
+
+/// Runs a command.
+pub async fn run(args: Args) -> Outcome {
+    let context = Context { client: Client::unix(args.socket), json: args.json };
+    match args.command {
+        Command::Node(command) => node::run(&context, command).await,
+        Command::Device(ListCommand::List) => list::devices(&context).await,
+        Command::Cpu(ListCommand::List) => list::cpus(&context).await,
+        Command::Memory(ListCommand::List) => list::memory(&context).await,
+        Command::Doctor => other::doctor(&context).await,
+        Command::Events { follow, since } => other::events(&context, follow, since).await,
+        Command::Apply { dir, wait } => other::apply(&context, dir, wait).await,
+        Command::Config(ConfigCommand::Show) => other::config(&context).await,
+        Command::Version => other::version(&context).await,
+        Command::Completions { shell } => other::completions(shell),
+        Command::Man { folder } => other::man(&folder),
+    }
+}

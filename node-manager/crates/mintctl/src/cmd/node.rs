@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `mintctl node …`.
+
+use mint_api::{
+    AddRequest, NodeList, NodeResult, NodeView, RemoveRequest, StartRequest, StopRequest, WaitFor,
+};
+use mint_types::{NodeSpec, NodeState, format_bytes};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Context, Outcome, console, exec, list};
+use crate::args::{AddArgs, NodeCommand, Wait, WaitArgs};
+use crate::failure::Failure;
+use crate::output::{Table, or_dash, print, print_json};
+
+/// Runs it.
+pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
+    match command {
+        NodeCommand::Add(args) => add(context, *args).await,
+        NodeCommand::Start { node, wait } => {
+            let (wait_for, wait_s) = waiting(&wait);
+            let request = StartRequest { wait: wait_for, wait_s, timeout_s: None };
+            operate(context, &path(&node, "start")?, &request).await
+        }
+        NodeCommand::Stop { node, timeout_s } => {
+            operate(context, &path(&node, "stop")?, &StopRequest { timeout_s }).await
+        }
+        NodeCommand::Restart { node, timeout_s, wait } => {
+            let (wait_for, wait_s) = waiting(&wait);
+            let request = StartRequest { wait: wait_for, wait_s, timeout_s };
+            operate(context, &path(&node, "restart")?, &request).await
+        }
+        NodeCommand::Kill { node } => operate(context, &path(&node, "kill")?, &json!({})).await,
+        NodeCommand::Remove { node, force, to, keep_free } => {
+            let request = RemoveRequest { force, to, keep_free };
+            operate(context, &path(&node, "remove")?, &request).await
+        }
+        NodeCommand::List => nodes(context).await,
+        NodeCommand::Show { node } => list::show(context, &path(&node, "")?).await,
+        NodeCommand::Console { node, follow, write } => {
+            console::run(context, &path(&node, "console")?, follow, write).await
+        }
+        NodeCommand::Exec { node, command } => {
+            exec::run(context, &path(&node, "exec")?, command).await
+        }
+    }
+}
+
+/// Path of a node; its name goes into a URL, so only characters of names do.
+fn path(node: &str, rest: &str) -> Result<String, Failure> {
+    let good =
+        !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if !good {
+        return Err(Failure::usage(format_args!("`{node}` is no node: give its name or id")));
+    }
+    let slash = if rest.is_empty() { "" } else { "/" };
+    Ok(format!("/v1/nodes/{node}{slash}{rest}"))
+}
+
+fn waiting(args: &WaitArgs) -> (WaitFor, Option<u64>) {
+    let wait = match (args.no_wait, args.wait) {
+        (true, _) => WaitFor::Nothing,
+        (false, Wait::Mintd) => WaitFor::Mintd,
+        (false, Wait::Running) => WaitFor::Running,
+    };
+    (wait, args.wait_s)
+}
+
+async fn add(context: &Context, args: AddArgs) -> Outcome {
+    let (wait, wait_s) = waiting(&args.wait);
+    let absolute = |path: Option<std::path::PathBuf>| {
+        // mintd's folder is another one
+        path.map(|path| std::path::absolute(&path).unwrap_or(path))
+    };
+    let spec = NodeSpec {
+        name: args.name,
+        cpus: args.cpus,
+        cpu_count: args.cpu_count,
+        numa: args.numa,
+        memory: args.memory,
+        devices: args.devices,
+        kernel: absolute(args.kernel),
+        initrd: absolute(args.initrd),
+        cmdline: args.cmdline,
+        from: args.from,
+        start_on_reboot: !args.no_restart,
+        start: !args.no_start,
+    };
+    let request = AddRequest { spec, dry_run: args.dry_run, wait, wait_s };
+    operate(context, "/v1/nodes", &request).await
+}
+
+async fn operate(context: &Context, path: &str, request: &impl Serialize) -> Outcome {
+    let result: NodeResult =
+        context.client.operate(path, request, |text| eprintln!("{text}")).await?;
+    if context.json {
+        print_json(&result)?;
+        return Ok(0);
+    }
+    if result.dry_run {
+        for note in &result.notes {
+            print(&format!("note: {note}"))?;
+        }
+        for step in &result.steps {
+            print(&format!("would {step}"))?;
+        }
+        return Ok(0);
+    }
+    for note in &result.notes {
+        print(&format!("note: {note}"))?;
+    }
+    print(&summary(&result))?;
+    Ok(0)
+}
+
+fn summary(result: &NodeResult) -> String {
+    if let (Some(name), Some(id)) = (&result.removed, result.id) {
+        return format!("node {id} ({name}) is removed");
+    }
+    let Some(node) = &result.node else { return "done".to_owned() };
+    let times = &result.times;
+    let mut parts = Vec::new();
+    for (what, ms) in [
+        ("stopped", times.stop_ms),
+        ("planned", times.plan_ms),
+        ("moved", times.apply_ms),
+        ("loaded", times.load_ms),
+        ("kernel runs", times.running_ms),
+        ("mintd answers", times.mintd_ms),
+    ] {
+        if let Some(ms) = ms.filter(|&ms| ms > 0) {
+            parts.push(format!("{what} {}.{:03} s", ms / 1000, ms % 1000));
+        }
+    }
+    let how = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+    format!("node {} ({}) is {}{how}", node.id, node.name, node.state)
+}
+
+async fn nodes(context: &Context) -> Outcome {
+    let list: NodeList = context.client.get("/v1/nodes").await?;
+    if context.json {
+        print_json(&list)?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&[
+        "ID", "NAME", "STATE", "CPUS", "MEMORY", "NUMA", "DEVICES", "ADDRESS", "MINTD", "KERNEL",
+    ]);
+    for node in &list.nodes {
+        table.row(row(node));
+    }
+    table.print()?;
+    for node in list.nodes.iter().filter(|node| !node.reason.is_empty()) {
+        print(&format!("{}: {}", node.name, node.reason))?;
+    }
+    Ok(0)
+}
+
+fn row(node: &NodeView) -> [String; 10] {
+    let state = match (node.state, node.health.as_str()) {
+        (NodeState::Running, "hung") => "hung".to_owned(),
+        (state, _) => state.to_string(),
+    };
+    let mark = if node.is_self { "*" } else { "" };
+    let numa: Vec<String> = node.numa.iter().map(u32::to_string).collect();
+    let devices: Vec<&str> =
+        node.devices.iter().map(|bdf| bdf.strip_prefix("0000:").unwrap_or(bdf)).collect();
+    [
+        format!("{}{mark}", node.id),
+        node.name.clone(),
+        state,
+        or_dash(node.cpus.clone()),
+        format_bytes(node.memory_bytes),
+        or_dash(numa.join(",")),
+        or_dash(devices.join(" ")),
+        node.address.clone(),
+        node.mintd.clone(),
+        or_dash(node.release.clone()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_names_stay_inside_their_path() {
+        assert_eq!(path("web", "kill").unwrap(), "/v1/nodes/web/kill");
+        assert_eq!(path("1", "").unwrap(), "/v1/nodes/1");
+        for bad in ["", "a/b", "..", "a b", "a?b", "ü"] {
+            assert!(path(bad, "").is_err(), "{bad}");
+        }
+    }
+}

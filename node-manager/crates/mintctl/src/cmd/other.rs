@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands that are not about one node.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, WaitFor};
+use serde_json::{Value, json};
+
+use super::{Context, Outcome};
+use crate::args::{Args, Wait};
+use crate::output::{print, print_json};
+
+/// `doctor`: 1 when something is not in order.
+pub async fn doctor(context: &Context) -> Outcome {
+    let report: DoctorReport = context.client.get("/v1/doctor").await?;
+    if context.json {
+        print_json(&report)?;
+    } else {
+        for check in &report.checks {
+            print(&format!("{:<4}  {:<10} {}", check.status, check.name, check.detail))?;
+        }
+    }
+    Ok(u8::from(!report.ok))
+}
+
+/// `events`.
+pub async fn events(context: &Context, follow: bool, since: u64) -> Outcome {
+    let path = format!("/v1/events?follow={follow}&since={since}");
+    let mut lines = context.client.lines(&path, None).await?;
+    while let Some(raw) = lines.next_raw().await? {
+        if context.json {
+            print(&String::from_utf8_lossy(&raw))?;
+        } else if let Ok(event) = serde_json::from_slice::<EventView>(&raw) {
+            print(&sentence(&event))?;
+        }
+        std::io::stdout().flush()?;
+    }
+    Ok(0)
+}
+
+fn sentence(event: &EventView) -> String {
+    let what = match (&event.old, &event.new) {
+        (Some(old), Some(new)) => format!("{old} -> {new}"),
+        _ => event.event.clone(),
+    };
+    let reason =
+        if event.reason.is_empty() { String::new() } else { format!(": {}", event.reason) };
+    let at = utc(event.time_ns / 1_000_000_000);
+    format!("{at} #{} node {} ({}) {what}{reason}", event.seq, event.node, event.name)
+}
+
+/// Date and time of seconds since 1970, by the civil calendar (days from
+/// 0000-03-01 make leap days the last of their year).
+fn utc(seconds: u64) -> String {
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// `apply`: the worst status of all nodes.
+pub async fn apply(context: &Context, dir: Option<PathBuf>, wait: Wait) -> Outcome {
+    let dir = dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
+    let request = ApplyRequest {
+        dir: dir.map(|dir| dir.to_string_lossy().into_owned()),
+        wait: match wait {
+            Wait::Mintd => WaitFor::Mintd,
+            Wait::Running => WaitFor::Running,
+        },
+    };
+    let result: ApplyResult =
+        context.client.operate("/v1/apply", &request, |text| eprintln!("{text}")).await?;
+    if context.json {
+        print_json(&result)?;
+    } else {
+        for node in &result.nodes {
+            print(&format!("{}: {}", node.name, node.result))?;
+        }
+        if result.nodes.is_empty() {
+            print("no node is described")?;
+        }
+    }
+    let worst = |node: &mint_api::Applied| node.error.as_ref().map_or(0, |e| e.exit_status());
+    Ok(result.nodes.iter().map(worst).max().unwrap_or(0))
+}
+
+/// `config show`.
+pub async fn config(context: &Context) -> Outcome {
+    let config: Value = context.client.get("/v1/config").await?;
+    if context.json {
+        print_json(&config)?;
+    } else {
+        print(toml::to_string_pretty(&config).map_err(std::io::Error::other)?.trim_end())?;
+    }
+    Ok(0)
+}
+
+/// `version`: works without a daemon.
+pub async fn version(context: &Context) -> Outcome {
+    let ours = env!("CARGO_PKG_VERSION");
+    let daemon = context.client.get::<Hello>("/v1/hello").await.ok();
+    if context.json {
+        print_json(&json!({
+            "mintctl": ours,
+            "mintd": daemon.as_ref().map(|hello| &hello.version),
+            "node": daemon.as_ref().map(|hello| hello.node),
+            "name": daemon.as_ref().map(|hello| &hello.name),
+        }))?;
+    } else {
+        print(&format!("mintctl {ours}"))?;
+        print(&match daemon {
+            Some(hello) => {
+                format!("mintd {} on node {} ({})", hello.version, hello.node, hello.name)
+            }
+            None => "mintd does not answer".to_owned(),
+        })?;
+    }
+    Ok(0)
+}
+
+/// `completions`.
+pub fn completions(shell: clap_complete::Shell) -> Outcome {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "mintctl", &mut text);
+    std::io::stdout().lock().write_all(&text)?;
+    Ok(0)
+}
+
+/// `man`: one page per command.
+pub fn man(folder: &Path) -> Outcome {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Args::command(), folder)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(utc(1_740_787_200), "2025-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn man_pages_and_completions_are_made() {
+        let folder = tempfile::tempdir().unwrap();
+        man(folder.path()).unwrap();
+        for page in ["mintctl.1", "mintctl-node-add.1"] {
+            let text = fs::read_to_string(folder.path().join(page)).unwrap();
+            assert!(text.contains("mintctl"), "{page}");
+        }
+    }
+}

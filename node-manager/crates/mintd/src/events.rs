@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens to nodes: read from the kernel, numbered, kept, written to
+//! `/run/mint/events.jsonl`, and told to whoever listens.
+//!
+//! A heartbeat that stands still is an event too: the kernel of a hung node
+//! cannot report itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mint_api::EventView;
+use mint_sys::{Device, Event};
+use mint_types::{NodeId, NodeState, NodeStatus};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast;
+use tracing::{error, info, warn};
+
+use crate::app::App;
+use crate::operations;
+
+/// Events kept for those who come late.
+const KEPT: usize = 1024;
+/// The file starts anew when it grows beyond this.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// How often the event thread looks whether the daemon ends.
+const EVENT_WAIT_MS: i32 = 1000;
+/// How often heartbeats are looked at.
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
+
+struct Log {
+    next: u64,
+    kept: VecDeque<EventView>,
+    file: Option<File>,
+}
+
+/// The stream of events.
+#[derive(Clone)]
+pub(crate) struct EventLog {
+    log: Arc<Mutex<Log>>,
+    subscribers: broadcast::Sender<EventView>,
+}
+
+impl EventLog {
+    /// Writes to that file as well; without it if that cannot be.
+    pub fn open(path: &Path) -> Self {
+        let large = std::fs::metadata(path).is_ok_and(|found| found.len() > FILE_BYTES_MAX);
+        let file = OpenOptions::new()
+            .create(true)
+            .append(!large)
+            .write(true)
+            .truncate(large)
+            .open(path)
+            .map_err(|error| warn!(path = %path.display(), %error, "events are not written"))
+            .ok();
+        let log = Log { next: 1, kept: VecDeque::new(), file };
+        Self { log: Arc::new(Mutex::new(log)), subscribers: broadcast::channel(KEPT).0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Numbers and tells an event.
+    fn tell(&self, mut event: EventView) {
+        let mut log = self.lock();
+        event.seq = log.next;
+        event.seen_ns = now_ns();
+        log.next += 1;
+        if log.kept.len() == KEPT {
+            log.kept.pop_front();
+        }
+        log.kept.push_back(event.clone());
+        let mut line = serde_json::to_vec(&event).expect("events are plain data");
+        line.push(b'\n');
+        if let Some(Err(error)) = log.file.as_mut().map(|file| file.write_all(&line)) {
+            warn!(%error, "event not written");
+        }
+        // in the lock: subscribers see the order of the numbers
+        _ = self.subscribers.send(event);
+    }
+
+    /// Kept events after that number, and all later ones, without a gap.
+    pub fn subscribe(&self, since: u64) -> (Vec<EventView>, broadcast::Receiver<EventView>) {
+        let log = self.lock();
+        let kept = log.kept.iter().filter(|event| event.seq > since).cloned().collect();
+        (kept, self.subscribers.subscribe())
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn view(kind: &str, node: NodeId, status: Option<&NodeStatus>, time_ns: u64) -> EventView {
+    EventView {
+        seq: 0,
+        time_ns,
+        seen_ns: 0,
+        event: kind.into(),
+        node: node.as_u32(),
+        name: status.map_or_else(|| format!("node{node}"), NodeStatus::display_name),
+        old: None,
+        new: None,
+        reason: status.map_or_else(String::new, |status| status.reason.clone()),
+    }
+}
+
+/// Reads the kernel's events until the daemon ends: a thread, as poll(2) blocks.
+pub(crate) fn watch_kernel(app: Arc<App>, device: Device, runtime: Handle) {
+    let watch = move || {
+        // state_changed starts tasks
+        let _runtime = runtime.enter();
+        loop {
+            match device.wait_for_event(EVENT_WAIT_MS).and_then(|()| device.read_event()) {
+                Ok(Some(event)) => state_changed(&app, &event),
+                Ok(None) if app.ending.load(Ordering::Relaxed) => return,
+                Ok(None) => {}
+                Err(error) => {
+                    warn!(%error, "event dropped");
+                    std::thread::sleep(HEARTBEAT_PERIOD);
+                }
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("events".into()).spawn(watch) {
+        error!(%error, "no thread for events: none are told");
+    }
+}
+
+/// A node's state changed.
+pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
+    let status = app.machine.node(event.node).ok().flatten();
+    if event.lost > 0 {
+        let mut lost = view("lost", event.node, status.as_ref(), event.time_ns);
+        lost.reason = format!("{} events were dropped before this one", event.lost);
+        app.events.tell(lost);
+    }
+    let mut told = view("state", event.node, status.as_ref(), event.time_ns);
+    told.old = Some(event.old.to_string());
+    told.new = Some(event.new.to_string());
+    if matches!(event.new, NodeState::Starting | NodeState::Running) {
+        // last words of an earlier life
+        told.reason = String::new();
+    }
+    info!(node = %event.node, name = %told.name, old = %event.old, new = %event.new,
+        reason = %told.reason, "state");
+    app.events.tell(told);
+    if !event.new.is_live() {
+        let mut marks = app.marks();
+        marks.hung.remove(&event.node);
+        marks.ssh_host_keys.remove(&event.node);
+    }
+    tokio::task::spawn_blocking({
+        let app = app.clone();
+        move || operations::refresh_names(&app)
+    });
+    match event.new {
+        NodeState::Running if event.node != app.here => {
+            tokio::spawn(operations::meet(app.clone(), event.node));
+        }
+        NodeState::Reboot => {
+            tokio::spawn(operations::start_after_reboot(app.clone(), event.node));
+        }
+        _ => {}
+    }
+}
+
+/// Heartbeats, as last seen.
+pub(crate) struct Pulse {
+    seen: BTreeMap<NodeId, (u64, Instant)>,
+    limit: Duration,
+}
+
+impl Pulse {
+    /// A running node whose heartbeat stands still for `limit` counts as hung.
+    pub fn new(limit: Duration) -> Self {
+        Self { seen: BTreeMap::new(), limit }
+    }
+
+    /// Looks at a node: whether its heart beats, or `None` when it does not run.
+    pub fn look(&mut self, node: &NodeStatus, now: Instant) -> Option<bool> {
+        if node.state != NodeState::Running {
+            self.seen.remove(&node.id);
+            return None;
+        }
+        let entry = self.seen.entry(node.id).or_insert((node.heartbeat, now));
+        if entry.0 != node.heartbeat {
+            *entry = (node.heartbeat, now);
+        }
+        Some(now.duration_since(entry.1) < self.limit)
+    }
+}
+
+/// Watches heartbeats of all other nodes for ever.
+pub(crate) async fn watch_heartbeats(app: Arc<App>) {
+    let mut pulse = Pulse::new(Duration::from_secs(app.config.wait.hung_s));
+    let mut ticks = tokio::time::interval(HEARTBEAT_PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Ok(nodes) = app.machine.nodes() else { continue };
+        let now = Instant::now();
+        for node in nodes.iter().filter(|node| node.id != app.here) {
+            let Some(beats) = pulse.look(node, now) else { continue };
+            let changed = {
+                let mut marks = app.marks();
+                if beats { marks.hung.remove(&node.id) } else { marks.hung.insert(node.id) }
+            };
+            if changed {
+                let kind = if beats { "recovered" } else { "hung" };
+                let mut told = view(kind, node.id, Some(node), now_ns());
+                told.reason = if beats {
+                    "its heartbeat moves again".to_owned()
+                } else {
+                    let (limit, name) = (app.config.wait.hung_s, node.display_name());
+                    format!(
+                        "no heartbeat for {limit} s; look: mintctl node console {name}; \
+                         end it: mintctl node kill {name}"
+                    )
+                };
+                warn!(node = %node.id, name = %told.name, "{kind}");
+                app.events.tell(told);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(heartbeat: u64, state: NodeState) -> NodeStatus {
+        NodeStatus {
+            id: NodeId::new(1).unwrap(),
+            name: "web".into(),
+            state,
+            boots: 1,
+            heartbeat,
+            state_change_ns: 0,
+            cpus_online: 1,
+            boot_cpu: None,
+            memory_bytes: 0,
+            release: String::new(),
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn heart_that_stands_still_for_the_limit_is_noticed() {
+        let mut pulse = Pulse::new(Duration::from_secs(10));
+        let start = Instant::now();
+        let after = |s| start + Duration::from_secs(s);
+        let running = |heartbeat| node(heartbeat, NodeState::Running);
+        assert_eq!(pulse.look(&running(1), start), Some(true));
+        assert_eq!(pulse.look(&running(1), after(9)), Some(true));
+        assert_eq!(pulse.look(&running(1), after(10)), Some(false));
+        assert_eq!(pulse.look(&running(2), after(11)), Some(true));
+        assert_eq!(pulse.look(&running(2), after(20)), Some(true));
+        assert_eq!(pulse.look(&node(2, NodeState::Halted), after(30)), None);
+        // a new life starts with a new clock
+        assert_eq!(pulse.look(&running(2), after(40)), Some(true));
+    }
+
+    #[test]
+    fn latecomers_get_what_was_kept_without_a_gap() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let log = EventLog::open(&path);
+        let event = || view("state", NodeId::ZERO, None, 5);
+        log.tell(event());
+        log.tell(event());
+        let (kept, mut later) = log.subscribe(1);
+        assert_eq!(kept.iter().map(|event| event.seq).collect::<Vec<_>>(), [2]);
+        log.tell(event());
+        assert_eq!(later.try_recv().unwrap().seq, 3);
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.lines().all(|line| serde_json::from_str::<EventView>(line).is_ok()));
+    }
+}

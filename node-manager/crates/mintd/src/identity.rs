@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where this daemon keeps things, and what the node that started us left.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Used when the configured folder cannot be written (read-only root).
+const VOLATILE_STATE: &str = "run/mint/state";
+
+/// The folder for journal, descriptions and keys: the configured one if it can
+/// be written, else one in `/run`.
+pub(crate) fn state_dir(root: &Path, configured: &Path) -> io::Result<PathBuf> {
+    let wanted = root.join(configured.strip_prefix("/").unwrap_or(configured));
+    match usable(&wanted) {
+        Ok(()) => Ok(wanted),
+        Err(error) => {
+            let volatile = root.join(VOLATILE_STATE);
+            tracing::warn!(dir = %wanted.display(), %error, instead = %volatile.display(),
+                "state is kept until this node ends only");
+            usable(&volatile)?;
+            Ok(volatile)
+        }
+    }
+}
+
+fn usable(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    let probe = folder.join(".probe");
+    fs::write(&probe, b"")?;
+    fs::remove_file(&probe)
+}
+
+/// Writes a file that only root can read; never seen half written.
+pub(crate) fn write_private(path: &Path, data: &[u8]) -> io::Result<()> {
+    write_atomic(path, data, 0o600)
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_atomic(path: &Path, data: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".mint-new");
+    let new = PathBuf::from(name);
+    _ = fs::remove_file(&new);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    io::Write::write_all(&mut file, data)?;
+    // the umask may have taken bits away
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    fs::rename(&new, path)
+}
+
+/// Replaces our section of a text file that others write to as well, or adds it
+/// at the end. No section is left when `lines` is empty.
+pub(crate) fn write_section(path: &Path, lines: &[String], mode: u32) -> io::Result<()> {
+    const BEGIN: &str = "# Mint: begin (written by mintd)";
+    const END: &str = "# Mint: end";
+    let old = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let mut new = String::new();
+    let mut ours = false;
+    for line in old.lines() {
+        match line {
+            BEGIN => ours = true,
+            END if ours => ours = false,
+            _ if !ours => {
+                new.push_str(line);
+                new.push('\n');
+            }
+            _ => {}
+        }
+    }
+    if !lines.is_empty() {
+        new.push_str(&format!("{BEGIN}\n{}\n{END}\n", lines.join("\n")));
+    }
+    if new == old {
+        return Ok(());
+    }
+    let mode = fs::metadata(path).map_or(mode, |found| found.permissions().mode() & 0o777);
+    write_atomic(path, new.as_bytes(), mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn section_is_replaced_and_the_rest_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        fs::write(&path, "127.0.0.1 localhost\n").unwrap();
+        write_section(&path, &["10.77.0.10 node0".into()], 0o644).unwrap();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + "::1 ip6\n").unwrap();
+        write_section(&path, &["10.77.0.11 node1".into()], 0o644).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("127.0.0.1 localhost\n::1 ip6\n# Mint: begin"), "{text}");
+        assert!(text.contains("node1") && !text.contains("node0"), "{text}");
+        write_section(&path, &[], 0o644).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "127.0.0.1 localhost\n::1 ip6\n");
+    }
+
+    #[test]
+    fn private_files_are_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        fs::write(&path, "old").unwrap();
+        write_private(&path, b"new").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mint's daemon. One on every node; all are equal.
+//!
+//! ```text
+//!   unix socket ─┐                       ┌─ state driver (thread): Nodes, journal
+//!   mTLS, mint0 ─┴─ server ── handlers ──┤
+//!                                        └─ reads: /dev/mint, sysfs (any thread)
+//!   events: /dev/mint ─ watcher ─ log (/run/mint/events.jsonl) ─ subscribers
+//! ```
+//! The state driver alone changes the ledger; handlers queue and wait. What
+//! takes long and changes nothing (a started node's boot, a stopping node's
+//! end) is waited for in the handlers, so that others go on.
+
+mod app;
+mod apply;
+mod driver;
+mod events;
+mod identity;
+mod lines;
+mod network;
+mod operations;
+mod peers;
+mod pki;
+mod run;
+mod server;
+mod ssh;
+mod streams;
+mod views;
+
+pub use run::{Options, RunError, run};
+
+#[cfg(test)]
+mod tests;

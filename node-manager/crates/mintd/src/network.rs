@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `mint0` of this node, and the names of all nodes.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use mint_types::{NodeId, NodeStatus};
+use tracing::{info, warn};
+
+use crate::identity::write_section;
+
+const DEVICE: &str = "mint0";
+
+/// `mint0` cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    /// This kernel has no such device.
+    #[error("there is no network device mint0")]
+    NoDevice,
+    /// `ip` cannot be run.
+    #[error("cannot run `ip {arguments}`")]
+    Run {
+        /// Its arguments.
+        arguments: String,
+        #[source]
+        source: io::Error,
+    },
+    /// `ip` says no.
+    #[error("`ip {arguments}` failed: {message}")]
+    Ip {
+        /// Its arguments.
+        arguments: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Gives `mint0` its address and MTU and brings it up.
+pub(crate) fn configure(root: &Path, node: NodeId, mtu: u32) -> Result<(), NetworkError> {
+    if !root.join("sys/class/net").join(DEVICE).exists() {
+        return Err(NetworkError::NoDevice);
+    }
+    let shown = ip(&["-d", "link", "show", "dev", DEVICE])?;
+    let mtu = max_mtu(&shown).map_or(mtu, |max| mtu.min(max)).to_string();
+    let address = format!("{}/24", node.address());
+    ip(&["link", "set", "dev", "lo", "up"])?;
+    ip(&["link", "set", "dev", DEVICE, "mtu", &mtu, "up"])?;
+    ip(&["address", "replace", &address, "dev", DEVICE])?;
+    info!(%address, %mtu, "mint0 is up");
+    Ok(())
+}
+
+fn ip(arguments: &[&str]) -> Result<String, NetworkError> {
+    let output = Command::new("ip")
+        .args(arguments)
+        .output()
+        .map_err(|source| NetworkError::Run { arguments: arguments.join(" "), source })?;
+    if !output.status.success() {
+        return Err(NetworkError::Ip {
+            arguments: arguments.join(" "),
+            message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The device's own limit, from `ip -d link show`.
+fn max_mtu(shown: &str) -> Option<u32> {
+    let mut words = shown.split_whitespace();
+    words.find(|&word| word == "maxmtu")?;
+    words.next()?.parse().ok().filter(|&max| max > 0)
+}
+
+/// Writes the nodes' names into `/etc/hosts`.
+pub(crate) fn write_hosts(root: &Path, nodes: &[NodeStatus]) {
+    let lines: Vec<String> = nodes
+        .iter()
+        .map(|node| {
+            let plain = format!("node{}", node.id);
+            let name = node.display_name();
+            let own = if name == plain { String::new() } else { format!(" {name}") };
+            format!("{} {plain}{own}", node.id.address())
+        })
+        .collect();
+    let path = root.join("etc/hosts");
+    if let Err(error) = write_section(&path, &lines, 0o644) {
+        warn!(path = %path.display(), %error, "names of nodes are not known here");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_of_the_device_is_found() {
+        let shown = "4: mint0: <BROADCAST> mtu 1500 qdisc noop\n link/ether 02:4d:49:4e:54:00 \
+                     promiscuity 0 minmtu 68 maxmtu 65280 addrgenmode eui64";
+        assert_eq!(max_mtu(shown), Some(65_280));
+        assert_eq!(max_mtu("maxmtu 0"), None);
+        assert_eq!(max_mtu("nothing"), None);
+    }
+}

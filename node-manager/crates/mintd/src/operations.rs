@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Operations on nodes: the state driver's part, and the waiting around it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mint_api::{
+    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, SpecReply, StartRequest,
+    StopRequest, TimesView, WaitFor,
+};
+use mint_node::{Done, GiveBack, not_running};
+use mint_types::{NodeId, NodeSpec, NodeState, NodeStatus, Refusal, RefusalCode};
+use serde_json::json;
+use tracing::{info, warn};
+
+use crate::app::{App, job_lost, op_error};
+use crate::lines::Lines;
+use crate::{network, ssh, views};
+
+/// How often a condition is looked at that nobody reports.
+const POLL: Duration = Duration::from_millis(20);
+/// For one try to reach a node that is just starting.
+const HELLO_WITHIN: Duration = Duration::from_secs(2);
+/// For a node to take the order to end itself.
+const POWEROFF_WITHIN: Duration = Duration::from_secs(5);
+
+/// Makes a node.
+pub(crate) async fn add(
+    app: Arc<App>,
+    request: AddRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let (spec, dry_run) = (request.spec, request.dry_run);
+    let starts = spec.start && !dry_run;
+    let told = lines.clone();
+    let done = app
+        .driver
+        .run(move |nodes| nodes.add(&spec, dry_run, &|text| told.progress(text)))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    let mut times = times(&done);
+    if starts {
+        wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
+    }
+    let mut result = result(&app, done, times).await;
+    if dry_run {
+        result.dry_run = true;
+        result.node = None;
+    }
+    Ok(result)
+}
+
+/// Starts a node at rest.
+pub(crate) async fn start(
+    app: Arc<App>,
+    reference: String,
+    request: StartRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let spec = foreign_spec(&app, &reference).await;
+    let told = lines.clone();
+    let done = app
+        .driver
+        .run(move |nodes| nodes.start(&reference, spec, &|text| told.progress(text)))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    let mut times = times(&done);
+    wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
+    Ok(result(&app, done, times).await)
+}
+
+/// The description that another daemon has, if ours does not.
+async fn foreign_spec(app: &Arc<App>, reference: &str) -> Option<NodeSpec> {
+    let inventory = app.inventory().ok()?;
+    let node = inventory.resolve(reference).ok()?.id;
+    if app.specs.get(node).is_some() {
+        return None;
+    }
+    for peer in inventory.nodes.iter().filter(|peer| peer.id != app.here && peer.state.is_live()) {
+        let Ok(client) = app.peers.client(peer.id) else { continue };
+        let path = format!("/v1/local/specs/{node}");
+        let asked = tokio::time::timeout(HELLO_WITHIN, client.get::<SpecReply>(&path)).await;
+        if let Ok(Ok(SpecReply { spec: Some(spec) })) = asked {
+            return Some(spec);
+        }
+    }
+    None
+}
+
+/// Waits until a node that was started does what is asked for.
+async fn wait_started(
+    app: &Arc<App>,
+    node: NodeId,
+    wait: WaitFor,
+    wait_s: Option<u64>,
+    times: &mut TimesView,
+    lines: &Lines,
+) -> Result<(), ErrorBody> {
+    if wait == WaitFor::Nothing {
+        return Ok(());
+    }
+    let began = Instant::now();
+    let limit_s = wait_s.unwrap_or(app.config.wait.start_s);
+    let deadline = began + Duration::from_secs(limit_s);
+    let wants_mintd = wait == WaitFor::Mintd && app.peers.tls.is_some();
+    if wait == WaitFor::Mintd && !wants_mintd {
+        lines.progress("this mintd serves no mint0: waiting for the kernel only");
+    }
+    loop {
+        let status = app
+            .machine
+            .node(node)
+            .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?
+            .ok_or_else(|| {
+                ErrorBody::new(ErrorCode::Failed, format_args!("node {node} was removed meanwhile"))
+            })?;
+        let (label, name) = (status.label(), status.display_name());
+        if status.state == NodeState::Running && times.running_ms.is_none() {
+            times.running_ms = Some(ms(began));
+            lines.progress(format!("{label} runs {}", status.release));
+        }
+        match status.state {
+            NodeState::Running if !wants_mintd => return Ok(()),
+            NodeState::Running => {
+                if app.peers.hello(node, HELLO_WITHIN).await.is_some() {
+                    times.mintd_ms = Some(ms(began));
+                    lines.progress(format!("mintd of {label} answers"));
+                    return Ok(());
+                }
+            }
+            NodeState::Starting | NodeState::Loading => {}
+            state => {
+                let reason = if status.reason.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", status.reason)
+                };
+                return Err(ErrorBody::new(
+                    ErrorCode::Failed,
+                    format_args!(
+                        "{label} ended before its mintd answered ({state}{reason}); \
+                         see mintctl node console {name}"
+                    ),
+                ));
+            }
+        }
+        if Instant::now() >= deadline {
+            let missing = if times.running_ms.is_some() {
+                "its kernel runs, but its mintd does not answer"
+            } else {
+                "its kernel does not report that it runs"
+            };
+            return Err(ErrorBody::new(
+                ErrorCode::StartTimeout,
+                format_args!(
+                    "{label} was started, and after {limit_s} s {missing}; \
+                     see mintctl node console {name}, end it with mintctl node kill {name}"
+                ),
+            ));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Ends a node in an orderly way; by force if that takes too long.
+pub(crate) async fn stop(
+    app: Arc<App>,
+    reference: String,
+    request: StopRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let inventory = app.inventory()?;
+    let refused = |refusal| ErrorBody::refused(vec![refusal]);
+    let node = inventory.resolve(&reference).map_err(refused)?.clone();
+    if !node.state.is_live() {
+        return Err(refused(not_running(&node)));
+    }
+    if node.id == NodeId::ZERO || node.id == app.here {
+        let (why, hint) = if node.id == NodeId::ZERO {
+            ("owns the platform: its end is the end of the machine", "run poweroff there")
+        } else {
+            ("cannot stop itself and tell about it", "do it from another node, or run poweroff")
+        };
+        let label = node.label();
+        let refusal = Refusal::new(RefusalCode::NodeSelf, &label, format_args!("{label} {why}"));
+        return Err(refused(refusal.hint(hint)));
+    }
+    app.marks().stopping.insert(node.id);
+    let stopped = stop_marked(&app, &node, request.timeout_s, &lines).await;
+    app.marks().stopping.remove(&node.id);
+    let (how, notes, stop_ms) = stopped?;
+    let done = Done {
+        node: node.id,
+        name: node.display_name(),
+        steps: how,
+        notes,
+        times: mint_node::Times::default(),
+    };
+    Ok(result(&app, done, TimesView { stop_ms: Some(stop_ms), ..TimesView::default() }).await)
+}
+
+async fn stop_marked(
+    app: &Arc<App>,
+    node: &NodeStatus,
+    timeout_s: Option<u64>,
+    lines: &Lines,
+) -> Result<(Vec<String>, Vec<String>, u64), ErrorBody> {
+    let began = Instant::now();
+    let limit_s = timeout_s.unwrap_or(app.config.wait.stop_s);
+    let label = node.label();
+    let mut steps = Vec::new();
+    let mut notes = Vec::new();
+    lines.progress(format!("stop {label}"));
+    let asked = async {
+        let client = app.peers.client(node.id)?;
+        let nothing = json!({});
+        let request = client.post::<serde_json::Value>("/v1/local/poweroff", &nothing);
+        match tokio::time::timeout(POWEROFF_WITHIN, request).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(ErrorBody::from_error(ErrorCode::PeerUnreachable, &error)),
+            Err(_) => Err(ErrorBody::new(ErrorCode::PeerUnreachable, "its mintd did not answer")),
+        }
+    };
+    match asked.await {
+        Ok(()) => steps.push(format!("poweroff by mintd of {label}")),
+        Err(error) => {
+            info!(node = %node.id, "asking the kernel to end: {error}");
+            match app.machine.shutdown(node.id) {
+                Ok(()) => steps.push(format!("poweroff by the kernel of {label}")),
+                Err(error) => warn!(node = %node.id, %error, "the kernel cannot be asked"),
+            }
+        }
+    }
+    let deadline = began + Duration::from_secs(limit_s);
+    while !steps.is_empty() && Instant::now() < deadline {
+        if !is_live(app, node.id)? {
+            return Ok((steps, notes, ms(began)));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    notes.push(if steps.is_empty() {
+        format!("{label} could not be asked to end, and was killed")
+    } else {
+        format!("{label} had not ended after {limit_s} s, and was killed")
+    });
+    lines.progress(notes.join(" "));
+    let reference = node.id.to_string();
+    let killed = app.driver.run(move |nodes| nodes.kill(&reference)).await.map_err(job_lost)?;
+    // it may have ended at the last moment
+    if let (Err(error), true) = (killed, is_live(app, node.id)?) {
+        return Err(op_error(error));
+    }
+    steps.push(format!("kill {label}"));
+    Ok((steps, notes, ms(began)))
+}
+
+fn is_live(app: &App, node: NodeId) -> Result<bool, ErrorBody> {
+    let status =
+        app.machine.node(node).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    Ok(status.is_some_and(|status| status.state.is_live()))
+}
+
+/// Stops a node, if it runs, and starts it.
+pub(crate) async fn restart(
+    app: Arc<App>,
+    reference: String,
+    request: StartRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let refused = |refusal| ErrorBody::refused(vec![refusal]);
+    let live = app.inventory()?.resolve(&reference).map_err(refused)?.state.is_live();
+    let mut stopped = None;
+    if live {
+        let stop_request = StopRequest { timeout_s: request.timeout_s };
+        stopped = Some(stop(app.clone(), reference.clone(), stop_request, lines.clone()).await?);
+    }
+    let mut started = start(app, reference, request, lines).await?;
+    if let Some(stopped) = stopped {
+        started.steps.splice(0..0, stopped.steps);
+        started.notes.splice(0..0, stopped.notes);
+        started.times.stop_ms = stopped.times.stop_ms;
+    }
+    Ok(started)
+}
+
+/// Ends a node by force.
+pub(crate) async fn kill(app: Arc<App>, reference: String) -> Result<NodeResult, ErrorBody> {
+    let began = Instant::now();
+    let done = app
+        .driver
+        .run(move |nodes| nodes.kill(&reference))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    let times = TimesView { stop_ms: Some(ms(began)), ..TimesView::default() };
+    Ok(result(&app, done, times).await)
+}
+
+/// Frees what a node owns, and the node.
+pub(crate) async fn remove(
+    app: Arc<App>,
+    reference: String,
+    request: RemoveRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let give_back = match (&request.to, request.keep_free) {
+        (_, true) => GiveBack::KeepFree,
+        (None, false) => GiveBack::To(NodeId::ZERO),
+        (Some(to), false) => GiveBack::To(
+            app.inventory()?.resolve(to).map_err(|refusal| ErrorBody::refused(vec![refusal]))?.id,
+        ),
+    };
+    let told = lines.clone();
+    let done = app
+        .driver
+        .run(move |nodes| {
+            nodes.remove(&reference, request.force, give_back, &|text| told.progress(text))
+        })
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    refresh_names(&app);
+    Ok(NodeResult {
+        node: None,
+        dry_run: false,
+        removed: Some(done.name.clone()),
+        id: Some(done.node.as_u32()),
+        times: times(&done),
+        steps: done.steps,
+        notes: done.notes,
+    })
+}
+
+async fn result(app: &Arc<App>, done: Done, times: TimesView) -> NodeResult {
+    let view = match app.inventory() {
+        Ok(inventory) => match inventory.node(done.node) {
+            Some(node) => Some(views::node_view(app, &inventory, node).await),
+            None => None,
+        },
+        Err(_) => None,
+    };
+    NodeResult {
+        node: view,
+        dry_run: false,
+        removed: None,
+        id: None,
+        steps: done.steps,
+        notes: done.notes,
+        times,
+    }
+}
+
+fn times(done: &Done) -> TimesView {
+    let known = |ms: u64| Some(ms);
+    TimesView {
+        plan_ms: known(done.times.plan_ms),
+        apply_ms: known(done.times.apply_ms),
+        load_ms: known(done.times.load_ms),
+        start_ms: known(done.times.start_ms),
+        ..TimesView::default()
+    }
+}
+
+/// Names and host keys of all nodes into the files of this node.
+pub(crate) fn refresh_names(app: &App) {
+    let Ok(nodes) = app.machine.nodes() else { return };
+    if app.config.network.enabled {
+        network::write_hosts(&app.root, &nodes);
+    }
+    if app.config.ssh.manage {
+        let keys = app.marks().ssh_host_keys.clone();
+        if let Err(error) = ssh::write_clients(&app.root, &nodes, &keys) {
+            warn!(%error, "ssh does not know the nodes");
+        }
+    }
+}
+
+/// A peer runs: learns its host keys as soon as its daemon answers.
+pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
+    let deadline = Instant::now() + Duration::from_secs(app.config.wait.start_s);
+    while app.peers.tls.is_some() && Instant::now() < deadline {
+        if let Some(hello) = app.peers.hello(node, HELLO_WITHIN).await {
+            app.marks().ssh_host_keys.insert(node, hello.ssh_host_keys);
+            let app = app.clone();
+            _ = tokio::task::spawn_blocking(move || refresh_names(&app)).await;
+            return;
+        }
+        if !is_live(&app, node).unwrap_or(false) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// A node rebooted: the daemon that added it starts it again, if it shall.
+pub(crate) async fn start_after_reboot(app: Arc<App>, node: NodeId) {
+    let ours = app.specs.get(node).is_some_and(|spec| spec.start_on_reboot);
+    if !ours || app.marks().stopping.contains(&node) {
+        return;
+    }
+    let started = app.driver.run(move |nodes| nodes.start(&node.to_string(), None, &|_| {})).await;
+    match started {
+        Ok(Ok(_)) => info!(%node, "started again after its reboot"),
+        Ok(Err(error)) => warn!(%node, "not started after its reboot: {}", op_error(error)),
+        Err(error) => warn!(%node, %error, "not started after its reboot"),
+    }
+}
+
+fn ms(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

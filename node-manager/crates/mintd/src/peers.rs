@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Other nodes' daemons, over mutual TLS on `mint0`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{
+    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, ReleaseRequest, Released,
+};
+use mint_node::{PeerError, Peers};
+use mint_types::{NodeId, ResourceKey};
+use rustls::ClientConfig;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// Clients of all peers. Without keys (network off) no peer can be reached.
+pub(crate) struct PeerClients {
+    pub tls: Option<Arc<ClientConfig>>,
+    pub port: u16,
+    /// For one request that moves a resource.
+    pub move_timeout: Duration,
+    pub runtime: Handle,
+}
+
+impl PeerClients {
+    /// The daemon of a node.
+    pub fn client(&self, node: NodeId) -> Result<Client, ErrorBody> {
+        match &self.tls {
+            Some(config) => {
+                let address = SocketAddr::from((node.address(), self.port));
+                Ok(Client::tls(address, config.clone()))
+            }
+            None => Err(ErrorBody::new(
+                ErrorCode::PeerUnreachable,
+                format_args!("node {node} cannot be reached: this mintd serves no mint0"),
+            )),
+        }
+    }
+
+    /// Asks who is there.
+    pub async fn hello(&self, node: NodeId, within: Duration) -> Option<Hello> {
+        let client = self.client(node).ok()?;
+        let hello: Hello = timeout(within, client.get("/v1/hello")).await.ok()?.ok()?;
+        (hello.node == node).then_some(hello)
+    }
+
+    fn wait<T>(
+        &self,
+        node: NodeId,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, PeerError> {
+        let result = self.runtime.block_on(async { timeout(self.move_timeout, request).await });
+        match result {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(ClientError::Refused(body))) => match body.refusals.into_iter().next() {
+                Some(refusal) => Err(PeerError::Refused { node, refusal: Box::new(refusal) }),
+                None => Err(PeerError::Failed { node, message: body.message }),
+            },
+            Ok(Err(error)) => Err(PeerError::Unreachable { node, source: error.into() }),
+            Err(elapsed) => Err(PeerError::Unreachable { node, source: elapsed.into() }),
+        }
+    }
+
+    fn peer(&self, node: NodeId) -> Result<Client, PeerError> {
+        self.client(node).map_err(|body| PeerError::Failed { node, message: body.message })
+    }
+}
+
+/// Called by the state driver's thread, never by a task: they block.
+impl Peers for PeerClients {
+    fn release(
+        &self,
+        node: NodeId,
+        key: ResourceKey,
+        dry_run: bool,
+    ) -> Result<Option<String>, PeerError> {
+        let client = self.peer(node)?;
+        let request = ReleaseRequest { key, dry_run };
+        let reply: Released = self.wait(node, client.post("/v1/local/release", &request))?;
+        Ok(reply.driver)
+    }
+
+    fn claim(&self, node: NodeId, key: ResourceKey, driver: Option<&str>) -> Result<(), PeerError> {
+        let client = self.peer(node)?;
+        let request = ClaimRequest { key, driver: driver.map(str::to_owned) };
+        self.wait::<Released>(node, client.post("/v1/local/claim", &request)).map(drop)
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Start and end of the daemon.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use mint_node::config::ConfigError;
+use mint_node::journal::JournalError;
+use mint_node::specs::SpecError;
+use mint_node::{
+    Bundle, Config, Host, Journal, KernelMachine, Machine, Nodes, OpError, SpecStore, SysHost,
+};
+use mint_sys::{Device, SysError};
+use mint_types::{NodeId, NodeState};
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
+use tracing::{info, warn};
+
+use crate::app::{App, Marks};
+use crate::driver::Driver;
+use crate::events::EventLog;
+use crate::peers::PeerClients;
+use crate::pki::{NoKeys, Pki};
+use crate::ssh::SshKeys;
+use crate::{events, identity, network, operations, server};
+
+/// How long to wait for mint0 to take our address.
+const BIND_TRIES: u32 = 100;
+const BIND_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Settings.
+    pub config: PathBuf,
+    /// Socket for users.
+    pub socket: PathBuf,
+    /// The kernel's device.
+    pub device: PathBuf,
+    /// What the node that started us left.
+    pub bundle: PathBuf,
+}
+
+/// The daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its settings are no good.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The kernel's device.
+    #[error(transparent)]
+    Kernel(#[from] SysError),
+    /// A file or socket.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another daemon has the socket.
+    #[error("{} is served by another mintd", path.display())]
+    Running {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The runtime.
+    #[error("cannot start tasks")]
+    Runtime(#[source] io::Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The store of descriptions.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+impl RunError {
+    /// 2 for settings that are no good, else 1.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            _ => 1,
+        }
+    }
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
+    let path = path.to_owned();
+    move |source| RunError::File { path, source }
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the daemon cannot start.
+pub fn run(options: &Options) -> Result<(), RunError> {
+    let config = Config::load(&options.config)?;
+    let machine = KernelMachine::open(&options.device, config.wait.move_ms)?;
+    let events = Device::open(&options.device)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)?;
+    let root = PathBuf::from("/");
+    let driver = runtime.block_on(async {
+        let parts = Parts {
+            host: Arc::new(SysHost::new(&root)),
+            machine: Arc::new(machine),
+            config: Arc::new(config),
+            root,
+            bundle: options.bundle.clone(),
+        };
+        let started = parts.start().await?;
+        serve(started, Some(events), &options.socket).await
+    })?;
+    // what waits for peers or the kernel ends by its own limits
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if driver.join().is_err() {
+        warn!("the state driver had panicked");
+    }
+    Ok(())
+}
+
+/// What the daemon is made of; tests put a fake machine in.
+pub(crate) struct Parts {
+    pub machine: Arc<dyn Machine>,
+    pub host: Arc<dyn Host>,
+    pub config: Arc<Config>,
+    pub root: PathBuf,
+    pub bundle: PathBuf,
+}
+
+/// A daemon that is ready to serve.
+pub(crate) struct Started {
+    pub app: Arc<App>,
+    pub router: Router,
+    tls: Option<Arc<ServerConfig>>,
+    driver: std::thread::JoinHandle<()>,
+}
+
+impl Parts {
+    /// Keys, journal, state driver.
+    pub async fn start(self) -> Result<Started, RunError> {
+        let info = self.machine.info()?;
+        let here = info.node;
+        let run_dir = self.root.join("run/mint");
+        std::fs::create_dir_all(&run_dir).map_err(file_error(&run_dir))?;
+        let state_dir = identity::state_dir(&self.root, &self.config.state.dir)
+            .map_err(file_error(&self.config.state.dir))?;
+        info!(node = %here, state = %state_dir.display(), "mintd {}", env!("CARGO_PKG_VERSION"));
+        let (bundle, tls) = self.keys(here, &state_dir);
+        let (server_tls, client_tls) = tls.map_or((None, None), |(s, c)| (Some(s), Some(c)));
+        let peers = Arc::new(PeerClients {
+            tls: client_tls,
+            port: self.config.network.port,
+            move_timeout: Duration::from_millis(u64::from(self.config.wait.move_ms) * 2 + 5_000),
+            runtime: tokio::runtime::Handle::current(),
+        });
+        let specs = SpecStore::open(&state_dir, info.boot_id)?;
+        let nodes = Nodes {
+            machine: self.machine.clone(),
+            host: self.host.clone(),
+            peers: peers.clone(),
+            bundle,
+            config: self.config.clone(),
+            journal: Journal::open(&state_dir)?,
+            specs: specs.clone(),
+        };
+        let (driver, thread) = Driver::start(nodes);
+        let app = Arc::new(App {
+            machine: self.machine,
+            host: self.host,
+            config: self.config,
+            driver,
+            events: EventLog::open(&run_dir.join("events.jsonl")),
+            peers,
+            specs,
+            state_dir,
+            root: self.root,
+            bundle: self.bundle,
+            here,
+            marks: Mutex::new(Marks::default()),
+            ending: AtomicBool::new(false),
+        });
+        settle(&app).await;
+        let router = server::router(app.clone());
+        Ok(Started { app, router, tls: server_tls, driver: thread })
+    }
+
+    #[expect(clippy::type_complexity, reason = "used once")]
+    fn keys(
+        &self,
+        here: NodeId,
+        state_dir: &Path,
+    ) -> (Arc<dyn Bundle>, Option<(Arc<ServerConfig>, Arc<ClientConfig>)>) {
+        if !self.config.network.enabled {
+            return (Arc::new(NoKeys), None);
+        }
+        let ssh = self.config.ssh.manage.then(|| SshKeys::open(here, &self.bundle, state_dir));
+        let ssh = match ssh.transpose() {
+            Ok(ssh) => ssh.flatten(),
+            Err(error) => {
+                warn!(%error, "no ssh keys");
+                None
+            }
+        };
+        if let Some(Err(error)) = ssh.as_ref().map(|ssh| ssh.install(&self.root)) {
+            warn!(%error, "ssh between nodes is not set up");
+        }
+        let pki = Pki::open(here, &self.bundle, state_dir, ssh);
+        match pki.and_then(|pki| pki.tls().map(|tls| (pki, tls))) {
+            Ok((pki, tls)) => (Arc::new(pki), Some(tls)),
+            Err(error) => {
+                let error = mint_api::ErrorBody::from_error(mint_api::ErrorCode::Failed, &error);
+                warn!("peers are not served: {error}");
+                (Arc::new(NoKeys), None)
+            }
+        }
+    }
+}
+
+/// Ends what an earlier mintd left half done.
+async fn settle(app: &Arc<App>) {
+    match app.driver.run(Nodes::reconcile).await {
+        Ok(Ok(told)) => told.iter().for_each(|text| warn!("{text}")),
+        Ok(Err(error @ OpError::Journal(_))) => warn!(%error, "journal is not readable"),
+        Ok(Err(error)) => {
+            let error = crate::app::op_error(error);
+            warn!("an unfinished operation could not be settled: {error}");
+        }
+        Err(error) => warn!(%error, "journal is not settled"),
+    }
+}
+
+async fn serve(
+    started: Started,
+    events_device: Option<Device>,
+    socket: &Path,
+) -> Result<std::thread::JoinHandle<()>, RunError> {
+    let Started { app, router, tls, driver } = started;
+    let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
+    let mut breaks = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
+    let listener = listen(socket)?;
+    tokio::spawn(server::serve_unix(listener, router.clone()));
+    if let Some(device) = events_device {
+        events::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
+    }
+    tokio::spawn(events::watch_heartbeats(app.clone()));
+    if app.config.network.enabled {
+        tokio::spawn(network_up(app.clone(), tls, router));
+    }
+    meet_all(&app);
+    info!(socket = %socket.display(), "serving");
+    tokio::select! {
+        _ = ends.recv() => {}
+        _ = breaks.recv() => {}
+    }
+    info!("ending");
+    app.ending.store(true, Ordering::Relaxed);
+    if let Err(error) = std::fs::remove_file(socket) {
+        warn!(%error, "socket is left behind");
+    }
+    Ok(driver)
+}
+
+/// What happened while no mintd was here.
+fn meet_all(app: &Arc<App>) {
+    let Ok(nodes) = app.machine.nodes() else { return };
+    for node in nodes.into_iter().filter(|node| node.id != app.here) {
+        match node.state {
+            NodeState::Running => _ = tokio::spawn(operations::meet(app.clone(), node.id)),
+            NodeState::Reboot => {
+                _ = tokio::spawn(operations::start_after_reboot(app.clone(), node.id));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes the socket; one that nobody serves is a leftover.
+fn listen(socket: &Path) -> Result<UnixListener, RunError> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(file_error(folder))?;
+    }
+    if socket.exists() {
+        if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+            return Err(RunError::Running { path: socket.to_owned() });
+        }
+        std::fs::remove_file(socket).map_err(file_error(socket))?;
+    }
+    let listener = UnixListener::bind(socket).map_err(file_error(socket))?;
+    // who may use it is root of the machine
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+        .map_err(file_error(socket))?;
+    Ok(listener)
+}
+
+/// Sets mint0 up and serves peers on it.
+async fn network_up(app: Arc<App>, tls: Option<Arc<ServerConfig>>, router: Router) {
+    let setup = tokio::task::spawn_blocking({
+        let app = app.clone();
+        move || {
+            let result = network::configure(&app.root, app.here, app.config.network.mtu);
+            operations::refresh_names(&app);
+            result
+        }
+    });
+    match setup.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!(%error, "mint0 is not set up: peers are not reached"),
+        Err(error) => warn!(%error, "mint0 is not set up"),
+    }
+    let Some(tls) = tls else { return };
+    let address = (app.here.address(), app.config.network.port);
+    for _ in 0..BIND_TRIES {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                info!(address = %address.0, port = address.1, "serving peers");
+                server::serve_tls(listener, TlsAcceptor::from(tls), router).await;
+                return;
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                tokio::time::sleep(BIND_PAUSE).await;
+            }
+            Err(error) => {
+                warn!(%error, address = %address.0, "peers are not served");
+                return;
+            }
+        }
+    }
+    warn!(address = %address.0, "peers are not served: no interface has that address");
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The interface: routes, and the two places where they are served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::header::{CONNECTION, UPGRADE as UPGRADE_HEADER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use mint_api::{
+    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, ROUTES,
+    ReleaseRequest, Released, SpecReply, UPGRADE, openapi,
+};
+use mint_types::{NodeId, NodeStatus};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, info, warn};
+
+use crate::app::{App, job_lost, op_error};
+use crate::{apply, lines, operations, ssh, streams, views};
+
+/// Requests are small; a description is the largest.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// For a peer's TLS handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+type Shared = State<Arc<App>>;
+
+/// An error as an answer.
+struct Failure(ErrorBody);
+
+impl From<ErrorBody> for Failure {
+    fn from(body: ErrorBody) -> Self {
+        Self(body)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = match self.0.code {
+            ErrorCode::PlanRefused => StatusCode::CONFLICT,
+            ErrorCode::BadRequest | ErrorCode::ConfigBad => StatusCode::BAD_REQUEST,
+            ErrorCode::NotFound => StatusCode::NOT_FOUND,
+            ErrorCode::MintdDown | ErrorCode::PeerUnreachable => StatusCode::BAD_GATEWAY,
+            ErrorCode::StartTimeout => StatusCode::GATEWAY_TIMEOUT,
+            ErrorCode::ExecFailed | ErrorCode::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(self.0)).into_response()
+    }
+}
+
+/// All routes of [`ROUTES`].
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let handler = handler(route.method, route.path);
+        let handler = handler.expect("server_serves_exactly_the_table tests that none is missing");
+        router = router.route(route.path, handler);
+    }
+    router
+        .fallback(|| async {
+            Failure(ErrorBody::new(ErrorCode::NotFound, "there is no such path"))
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+/// What serves a route of the table.
+pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>> {
+    Some(match (method, path) {
+        ("get", "/v1/hello") => get(hello),
+        ("get", "/v1/openapi.json") => get(|| async { Json(openapi()) }),
+        ("get", "/v1/config") => {
+            get(|State(app): Shared| async move { Json((*app.config).clone()) })
+        }
+        ("get", "/v1/nodes") => get(|State(app): Shared| async move {
+            views::node_list(&app).await.map(Json).map_err(Failure)
+        }),
+        ("post", "/v1/nodes") => post(|State(app): Shared, body: String| async move {
+            let request = parse(&body)?;
+            Ok::<_, Failure>(lines::operation(|lines| operations::add(app, request, lines)))
+        }),
+        ("get", "/v1/nodes/{node}") => {
+            get(|State(app): Shared, Path(node): Path<String>| async move {
+                views::node_detail(&app, &node).await.map(Json).map_err(Failure)
+            })
+        }
+        ("post", "/v1/nodes/{node}/start") => {
+            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
+                let request = parse(&body)?;
+                Ok::<_, Failure>(lines::operation(|lines| {
+                    operations::start(app, node, request, lines)
+                }))
+            })
+        }
+        ("post", "/v1/nodes/{node}/stop") => {
+            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
+                let request = parse(&body)?;
+                Ok::<_, Failure>(lines::operation(|lines| {
+                    operations::stop(app, node, request, lines)
+                }))
+            })
+        }
+        ("post", "/v1/nodes/{node}/restart") => {
+            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
+                let request = parse(&body)?;
+                Ok::<_, Failure>(lines::operation(|lines| {
+                    operations::restart(app, node, request, lines)
+                }))
+            })
+        }
+        ("post", "/v1/nodes/{node}/kill") => {
+            post(|State(app): Shared, Path(node): Path<String>| async move {
+                lines::operation(|_| operations::kill(app, node))
+            })
+        }
+        ("post", "/v1/nodes/{node}/remove") => {
+            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
+                let request = parse(&body)?;
+                Ok::<_, Failure>(lines::operation(|lines| {
+                    operations::remove(app, node, request, lines)
+                }))
+            })
+        }
+        ("get", "/v1/nodes/{node}/console") => get(console),
+        ("get", "/v1/nodes/{node}/exec") => get(exec),
+        ("get", "/v1/cpus") => {
+            get(
+                |State(app): Shared| async move { views::cpu_list(&app).map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/memory") => {
+            get(
+                |State(app): Shared| async move { views::memory_list(&app).map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/devices") => {
+            get(
+                |State(app): Shared| async move { views::device_list(&app).map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/doctor") => {
+            get(
+                |State(app): Shared| async move { views::doctor(&app).await.map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/events") => get(events),
+        ("post", "/v1/apply") => post(|State(app): Shared, body: String| async move {
+            let request = parse(&body)?;
+            Ok::<_, Failure>(lines::operation(|lines| apply::apply(app, request, lines)))
+        }),
+        ("post", "/v1/local/release") => post(release),
+        ("post", "/v1/local/claim") => post(claim),
+        ("post", "/v1/local/poweroff") => post(poweroff),
+        ("get", "/v1/local/specs/{node}") => get(local_spec),
+        _ => return None,
+    })
+}
+
+/// A request's body; an empty one means the request with all defaults.
+fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Failure> {
+    let text = if body.trim().is_empty() { "{}" } else { body };
+    serde_json::from_str(text).map_err(|error| {
+        Failure(ErrorBody::new(ErrorCode::BadRequest, format_args!("bad request: {error}")))
+    })
+}
+
+async fn hello(State(app): Shared) -> Json<Hello> {
+    let status = app.machine.node(app.here).ok().flatten();
+    Json(Hello {
+        version: env!("CARGO_PKG_VERSION").into(),
+        api_version: API_VERSION,
+        node: app.here,
+        name: status.map_or_else(|| format!("node{}", app.here), |status| status.display_name()),
+        ssh_host_keys: ssh::host_keys(&app.root, &app.bundle),
+    })
+}
+
+/// The node that a path means.
+fn resolve(app: &App, reference: &str) -> Result<NodeStatus, ErrorBody> {
+    app.inventory()?
+        .resolve(reference)
+        .cloned()
+        .map_err(|refusal| ErrorBody::refused(vec![refusal]))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConsoleQuery {
+    #[serde(default)]
+    follow: bool,
+}
+
+async fn console(
+    State(app): Shared,
+    Path(node): Path<String>,
+    Query(query): Query<ConsoleQuery>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let node = match resolve(&app, &node) {
+        Ok(status) => status.id,
+        Err(error) => {
+            // an id may be waited for before the node is there
+            let id = node.parse().ok().and_then(|id| NodeId::new(id).ok());
+            id.filter(|_| query.follow).ok_or(Failure(error))?
+        }
+    };
+    upgraded(request, move |io| streams::console(app, node, query.follow, io))
+}
+
+async fn exec(
+    State(app): Shared,
+    Path(node): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Failure> {
+    let node = resolve(&app, &node)?;
+    if node.id == app.here {
+        return upgraded(request, streams::exec);
+    }
+    if headers.contains_key(FORWARDED_HEADER) {
+        let error = format_args!("this is node {}, not {}", app.here, node.label());
+        return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, error)));
+    }
+    if !node.state.is_live() {
+        return Err(Failure(ErrorBody::refused(vec![mint_node::not_running(&node)])));
+    }
+    let client = app.peers.client(node.id)?;
+    let path = format!("/v1/nodes/{}/exec", node.id);
+    let mut there = client.upgrade(&path).await.map_err(|error| match error {
+        mint_api::ClientError::Refused(body) => *body,
+        other => {
+            let mut body = ErrorBody::from_error(ErrorCode::PeerUnreachable, &other);
+            body.causes.insert(0, body.message.clone());
+            body.message = format!("mintd of {} does not answer", node.label());
+            body
+        }
+    })?;
+    upgraded(request, move |mut here| async move {
+        if let Err(error) = copy_bidirectional(&mut here, &mut there).await {
+            debug!(%error, "exec: one side is gone");
+        }
+    })
+}
+
+/// Answers 101 and goes on with the connection in a task of its own.
+fn upgraded<F>(
+    mut request: Request,
+    work: impl FnOnce(TokioIo<hyper::upgrade::Upgraded>) -> F + Send + 'static,
+) -> Result<Response, Failure>
+where
+    F: Future<Output = ()> + Send,
+{
+    let asked = request.headers().get(UPGRADE_HEADER).map(HeaderValue::as_bytes);
+    if asked != Some(UPGRADE.as_bytes()) {
+        let text = format_args!("this path is for connections that are upgraded to {UPGRADE}");
+        return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, text)));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(io) => work(TokioIo::new(io)).await,
+            Err(error) => debug!(%error, "no upgrade"),
+        }
+    });
+    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE_HEADER, HeaderValue::from_static(UPGRADE));
+    Ok(response)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    #[serde(default)]
+    follow: bool,
+    #[serde(default)]
+    since: u64,
+}
+
+async fn events(State(app): Shared, Query(query): Query<EventsQuery>) -> Response {
+    lines::respond(move |lines| async move {
+        let (kept, mut later) = app.events.subscribe(query.since);
+        if !kept.iter().all(|event| lines.send(event)) || !query.follow {
+            return;
+        }
+        loop {
+            let event = match later.recv().await {
+                Ok(event) => event,
+                Err(RecvError::Lagged(count)) => EventView {
+                    seq: 0,
+                    time_ns: 0,
+                    seen_ns: 0,
+                    event: "lost".into(),
+                    node: app.here.as_u32(),
+                    name: String::new(),
+                    old: None,
+                    new: None,
+                    reason: format!("{count} events were not read in time"),
+                },
+                Err(RecvError::Closed) => return,
+            };
+            if !lines.send(&event) {
+                return;
+            }
+        }
+    })
+}
+
+async fn release(State(app): Shared, body: String) -> Result<Json<Released>, Failure> {
+    let request: ReleaseRequest = parse(&body)?;
+    let driver = app
+        .driver
+        .run(move |nodes| nodes.release_here(request.key, request.dry_run))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    Ok(Json(Released { driver }))
+}
+
+async fn claim(State(app): Shared, body: String) -> Result<Json<Released>, Failure> {
+    let request: ClaimRequest = parse(&body)?;
+    let driver = request.driver.clone();
+    app.driver
+        .run(move |nodes| nodes.claim_here(request.key, request.driver.as_deref()))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    Ok(Json(Released { driver }))
+}
+
+async fn poweroff(State(app): Shared) -> Result<Json<Value>, Failure> {
+    let Some((program, arguments)) = app.config.commands.poweroff.split_first() else {
+        let text = "commands.poweroff of mint.toml is empty";
+        return Err(Failure(ErrorBody::new(ErrorCode::ConfigBad, text)));
+    };
+    let spawned = tokio::process::Command::new(program).args(arguments).spawn();
+    match spawned {
+        Ok(mut child) => {
+            info!("this node ends: asked for");
+            tokio::spawn(async move { child.wait().await });
+            Ok(Json(json!({ "poweroff": true })))
+        }
+        Err(error) => {
+            let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
+            body.message = format!("cannot run {program}: {}", body.message);
+            Err(Failure(body))
+        }
+    }
+}
+
+async fn local_spec(
+    State(app): Shared,
+    Path(node): Path<String>,
+) -> Result<Json<SpecReply>, Failure> {
+    let node = resolve(&app, &node)?;
+    Ok(Json(SpecReply { spec: app.specs.get(node.id) }))
+}
+
+async fn serve(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+    let service = TowerToHyperService::new(router);
+    let connection = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        debug!(%error, "connection ended");
+    }
+}
+
+/// Serves users of this node for ever.
+pub(crate) async fn serve_unix(listener: UnixListener, router: Router) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => _ = tokio::spawn(serve(stream, router.clone())),
+            Err(error) => accept_failed(&error).await,
+        }
+    }
+}
+
+/// Serves peers for ever.
+pub(crate) async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, router: Router) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                accept_failed(&error).await;
+                continue;
+            }
+        };
+        let (acceptor, router) = (acceptor.clone(), router.clone());
+        tokio::spawn(async move {
+            _ = stream.set_nodelay(true);
+            match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => serve(stream, router).await,
+                Ok(Err(error)) => debug!(%error, "peer turned away"),
+                Err(_) => debug!("peer did not finish its handshake"),
+            }
+        });
+    }
+}
+
+/// E.g. too many open files: the next try needs a moment.
+async fn accept_failed(error: &std::io::Error) {
+    warn!(%error, "no connection accepted");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Logins between nodes: one key pair of the machine, which node 0 makes and
+//! bundles carry on; host keys of every node, told over mutual TLS.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mint_types::{NodeId, NodeStatus};
+
+use crate::identity::{write_private, write_section};
+
+/// Where the machine's key is for ssh to find.
+const IDENTITY: &str = "run/mint/ssh/id_ed25519";
+/// Addresses of `mint0`.
+const SUBNET: &str = "10.77.0.0/24";
+
+/// The machine's key pair.
+#[derive(Clone, Debug)]
+pub(crate) struct SshKeys {
+    private: Vec<u8>,
+    public: String,
+}
+
+impl SshKeys {
+    /// From the bundle; on node 0 without one from `state`, made if needed.
+    /// `None` where there is no ssh, or no bundle.
+    pub fn open(node: NodeId, bundle: &Path, state: &Path) -> io::Result<Option<Self>> {
+        let in_bundle = bundle.join("ssh/id_ed25519");
+        let path = if in_bundle.exists() {
+            in_bundle
+        } else if node == NodeId::ZERO {
+            let path = state.join("ssh/id_ed25519");
+            if !path.exists() && !keygen(&path, "mint machine")? {
+                return Ok(None);
+            }
+            path
+        } else {
+            return Ok(None);
+        };
+        let public = fs::read_to_string(path.with_extension("pub"))?;
+        Ok(Some(Self { private: fs::read(&path)?, public: public.trim().to_owned() }))
+    }
+
+    /// What a node gets: this pair, and a host key of its own.
+    pub fn bundle_files(&self, node: NodeId) -> io::Result<Vec<(String, Vec<u8>)>> {
+        let mut files = vec![
+            ("authorized_keys".to_owned(), format!("{}\n", self.authorized_line()).into_bytes()),
+            ("ssh/id_ed25519".to_owned(), self.private.clone()),
+            ("ssh/id_ed25519.pub".to_owned(), format!("{}\n", self.public).into_bytes()),
+        ];
+        // in memory only: the folder is on a tmpfs and goes at once
+        let folder = PathBuf::from(format!("/run/mint/hostkey-{node}-{}", std::process::id()));
+        let path = folder.join("key");
+        let made = keygen(&path, &format!("node{node}")).and_then(|made| {
+            if made {
+                files.push(("ssh_host_ed25519_key".to_owned(), fs::read(&path)?));
+                let public = fs::read(path.with_extension("pub"))?;
+                files.push(("ssh_host_ed25519_key.pub".to_owned(), public));
+            }
+            Ok(())
+        });
+        _ = fs::remove_dir_all(&folder);
+        made.map(|()| files)
+    }
+
+    fn authorized_line(&self) -> String {
+        format!("from=\"{SUBNET}\" {}", self.public)
+    }
+
+    /// Lets the pair in, and lets root's ssh use it for nodes.
+    pub fn install(&self, root: &Path) -> io::Result<()> {
+        private_folder(&root.join("root/.ssh"))?;
+        private_folder(&root.join("run/mint/ssh"))?;
+        write_private(&root.join(IDENTITY), &self.private)?;
+        let authorized = root.join("root/.ssh/authorized_keys");
+        write_section(&authorized, &[self.authorized_line()], 0o600)
+    }
+}
+
+/// Makes a key pair; false where there is no ssh-keygen.
+fn keygen(path: &Path, comment: &str) -> io::Result<bool> {
+    if let Some(folder) = path.parent() {
+        private_folder(folder)?;
+    }
+    let output = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"])
+        .arg(path)
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Ok(true),
+        Ok(output) => Err(io::Error::other(format!(
+            "ssh-keygen: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn private_folder(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    Ok(())
+}
+
+/// Public host keys of this node's ssh server.
+pub(crate) fn host_keys(root: &Path, bundle: &Path) -> Vec<String> {
+    let mut keys = Vec::new();
+    for folder in [bundle.to_owned(), root.join("etc/ssh")] {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with("ssh_host_") && name.ends_with("_key.pub") {
+                if let Ok(text) = fs::read_to_string(entry.path()) {
+                    // without the comment
+                    let words: Vec<&str> = text.split_whitespace().take(2).collect();
+                    keys.push(words.join(" "));
+                }
+            }
+        }
+    }
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// A node's names: address, `nodeN`, its own.
+fn names(node: &NodeStatus) -> Vec<String> {
+    let mut names = vec![node.id.address().to_string(), format!("node{}", node.id)];
+    if !names.contains(&node.display_name()) {
+        names.push(node.display_name());
+    }
+    names
+}
+
+/// Tells ssh on this node the names and host keys of all nodes.
+pub(crate) fn write_clients(
+    root: &Path,
+    nodes: &[NodeStatus],
+    keys: &BTreeMap<NodeId, Vec<String>>,
+) -> io::Result<()> {
+    let known: Vec<String> = nodes
+        .iter()
+        .flat_map(|node| {
+            let names = names(node).join(",");
+            keys.get(&node.id).into_iter().flatten().map(move |key| format!("{names} {key}"))
+        })
+        .collect();
+    let etc = root.join("etc/ssh");
+    if etc.is_dir() {
+        write_section(&etc.join("ssh_known_hosts"), &known, 0o644)?;
+    }
+    if root.join(IDENTITY).exists() {
+        private_folder(&root.join("root/.ssh"))?;
+        let all: Vec<String> = nodes.iter().flat_map(names).collect();
+        // from= in authorized_keys wants an address of mint0
+        let lines = [
+            format!("Host {}", all.join(" ")),
+            format!("    IdentityFile /{IDENTITY}"),
+            "    User root".to_owned(),
+        ];
+        let path = root.join("root/.ssh/config");
+        write_section(&path, &lines, 0o600)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mint_types::NodeState;
+
+    fn node(id: u32, name: &str) -> NodeStatus {
+        NodeStatus {
+            id: NodeId::new(id).unwrap(),
+            name: name.into(),
+            state: NodeState::Running,
+            boots: 1,
+            heartbeat: 1,
+            state_change_ns: 0,
+            cpus_online: 1,
+            boot_cpu: None,
+            memory_bytes: 0,
+            release: String::new(),
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn clients_learn_names_and_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("etc/ssh")).unwrap();
+        let keys = SshKeys { private: b"secret\n".to_vec(), public: "ssh-ed25519 AAAA m".into() };
+        keys.install(root).unwrap();
+        let authorized = fs::read_to_string(root.join("root/.ssh/authorized_keys")).unwrap();
+        assert!(authorized.contains("from=\"10.77.0.0/24\" ssh-ed25519 AAAA m"), "{authorized}");
+        let nodes = [node(0, ""), node(1, "web")];
+        let host_keys =
+            BTreeMap::from([(NodeId::new(1).unwrap(), vec!["ssh-ed25519 BBBB".to_owned()])]);
+        write_clients(root, &nodes, &host_keys).unwrap();
+        let known = fs::read_to_string(root.join("etc/ssh/ssh_known_hosts")).unwrap();
+        assert!(known.contains("10.77.0.11,node1,web ssh-ed25519 BBBB"), "{known}");
+        let config = fs::read_to_string(root.join("root/.ssh/config")).unwrap();
+        assert!(config.contains("Host 10.77.0.10 node0 10.77.0.11 node1 web"), "{config}");
+    }
+
+    #[test]
+    fn host_keys_lose_their_comments() {
+        let folder = tempfile::tempdir().unwrap();
+        let etc = folder.path().join("etc/ssh");
+        fs::create_dir_all(&etc).unwrap();
+        fs::write(etc.join("ssh_host_rsa_key.pub"), "ssh-rsa AAAA root@x\n").unwrap();
+        fs::write(etc.join("ssh_host_rsa_key"), "secret").unwrap();
+        let keys = host_keys(folder.path(), &folder.path().join("nowhere"));
+        assert_eq!(keys, ["ssh-rsa AAAA"]);
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that carry frames: commands on a node, and consoles.
+
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::frame::{
+    ExecExit, ExecRequest, Frame, FrameKind, read_frame, write_frame, write_json,
+};
+use mint_api::{ErrorBody, ErrorCode};
+use mint_types::NodeId;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use crate::app::App;
+
+/// Used where our own environment has none: an init may start us without.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What is left in the pipes of a command that has ended comes within this
+/// time; a process that it left behind may hold them open for ever.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Console: shortest and longest time between looks for more.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// Runs a command here, as the first frame says.
+pub(crate) async fn exec(io: impl AsyncRead + AsyncWrite + Unpin + Send) {
+    let (mut reader, mut writer) = split(io);
+    let result = exec_framed(&mut reader, &mut writer).await;
+    let ended = match result {
+        Ok(Some(exit)) => write_json(&mut writer, FrameKind::Exit, &exit).await,
+        Ok(None) => Ok(()),
+        Err(error) => write_json(&mut writer, FrameKind::Error, &error).await,
+    };
+    if let Err(error) = ended.and(writer.shutdown().await) {
+        debug!(%error, "exec: client is gone");
+    }
+}
+
+fn exec_error(text: impl std::fmt::Display) -> ErrorBody {
+    ErrorBody::new(ErrorCode::ExecFailed, text)
+}
+
+async fn exec_framed(
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Result<Option<ExecExit>, ErrorBody> {
+    let broken = |error: io::Error| ErrorBody::from_error(ErrorCode::ExecFailed, &error);
+    let Some(first) = read_frame(reader).await.map_err(broken)? else { return Ok(None) };
+    let request: ExecRequest = match first.kind {
+        FrameKind::Request => serde_json::from_slice(&first.data)
+            .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?,
+        _ => return Err(ErrorBody::new(ErrorCode::BadRequest, "the first frame is no request")),
+    };
+    let Some((program, arguments)) = request.argv.split_first() else {
+        return Err(ErrorBody::new(ErrorCode::BadRequest, "there is no command"));
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        .process_group(0)
+        .kill_on_drop(true);
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PATH);
+    }
+    if std::env::var_os("HOME").is_none() {
+        command.env("HOME", "/root");
+    }
+    let child = command
+        .spawn()
+        .map_err(|error| exec_error(format_args!("cannot run {program}: {error}")))?;
+    Ok(talk(child, reader, writer).await)
+}
+
+/// Passes input and output until the command has ended; `None` when the client
+/// has gone, and then the command goes too.
+async fn talk(
+    mut child: Child,
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Option<ExecExit> {
+    let leader = child.id();
+    let mut stdin = child.stdin.take();
+    let (sender, mut output) = mpsc::channel::<(FrameKind, Vec<u8>)>(16);
+    if let Some(stdout) = child.stdout.take() {
+        tokio::spawn(pump(stdout, FrameKind::Stdout, sender.clone()));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        tokio::spawn(pump(stderr, FrameKind::Stderr, sender.clone()));
+    }
+    drop(sender);
+    let (frames, mut input) = mpsc::channel::<Frame>(16);
+    let reading = async {
+        while let Ok(Some(frame)) = read_frame(reader).await {
+            if frames.send(frame).await.is_err() {
+                break;
+            }
+        }
+        drop(frames);
+        std::future::pending::<()>().await;
+    };
+    let talking = async {
+        let mut status = None;
+        let mut output_open = true;
+        loop {
+            let draining = status.is_some();
+            tokio::select! {
+                frame = input.recv() => match frame {
+                    Some(Frame { kind: FrameKind::Stdin, data }) => {
+                        // a command that does not read its input is no error
+                        if let Some(Err(_)) = async { Some(stdin.as_mut()?.write_all(&data).await) }.await {
+                            stdin = None;
+                        }
+                    }
+                    Some(Frame { kind: FrameKind::StdinEnd, .. }) => stdin = None,
+                    Some(_) => {}
+                    None => {
+                        if let Some(leader) = leader.filter(|_| !draining) {
+                            _ = mint_sys::kill_process_group(leader);
+                        }
+                        return None;
+                    }
+                },
+                data = output.recv(), if output_open => match data {
+                    Some((kind, data)) => write_frame(writer, kind, &data).await.ok()?,
+                    None => output_open = false,
+                },
+                ended = child.wait(), if status.is_none() => status = Some(exit_status(ended)),
+                () = tokio::time::sleep(DRAIN), if draining && output_open => output_open = false,
+            }
+            if let (Some(status), false) = (status, output_open) {
+                return Some(ExecExit { status });
+            }
+        }
+    };
+    tokio::select! {
+        exit = talking => exit,
+        () = reading => None,
+    }
+}
+
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    kind: FrameKind,
+    to: mpsc::Sender<(FrameKind, Vec<u8>)>,
+) {
+    let mut buffer = vec![0; 32 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        if to.send((kind, buffer[..length].to_vec())).await.is_err() {
+            break;
+        }
+    }
+}
+
+fn exit_status(ended: io::Result<std::process::ExitStatus>) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    match ended {
+        Ok(status) => {
+            status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+        }
+        Err(_) => 1,
+    }
+}
+
+/// Shows a node's console from its oldest byte on, and takes keys. With
+/// `follow` it goes on over ends and starts, and waits for a node that does not
+/// exist yet.
+pub(crate) async fn console(
+    app: Arc<App>,
+    node: NodeId,
+    follow: bool,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send,
+) {
+    let (mut reader, mut writer) = split(io);
+    let keys = async {
+        while let Ok(Some(frame)) = read_frame(&mut reader).await {
+            if frame.kind == FrameKind::Stdin {
+                send_keys(&app, node, &frame.data).await;
+            }
+        }
+    };
+    let output = async {
+        let end = show(&app, node, follow, &mut writer).await;
+        let sent = match end {
+            Ok(()) => write_json(&mut writer, FrameKind::Exit, &ExecExit { status: 0 }).await,
+            Err(Some(error)) => write_json(&mut writer, FrameKind::Error, &error).await,
+            Err(None) => return,
+        };
+        if sent.is_ok() {
+            _ = writer.shutdown().await;
+        }
+    };
+    tokio::select! {
+        () = keys => {}
+        () = output => {}
+    }
+}
+
+/// A node that does not read its keys takes none; they are dropped then.
+async fn send_keys(app: &App, node: NodeId, keys: &[u8]) {
+    let mut rest = keys;
+    for _ in 0..50 {
+        match app.machine.console_write(node, rest) {
+            Ok(taken) => rest = &rest[taken.min(rest.len())..],
+            Err(error) => {
+                debug!(%error, "keys dropped");
+                return;
+            }
+        }
+        if rest.is_empty() {
+            return;
+        }
+        tokio::time::sleep(LOOK.0).await;
+    }
+}
+
+/// `Err(None)`: the client has gone.
+async fn show(
+    app: &App,
+    node: NodeId,
+    follow: bool,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), Option<ErrorBody>> {
+    let mut pos = 0;
+    let mut pause = LOOK.0;
+    loop {
+        match app.machine.console_read(node, pos) {
+            Ok(chunk) if !chunk.bytes.is_empty() => {
+                pos = chunk.next;
+                pause = LOOK.0;
+                write_frame(writer, FrameKind::Stdout, &chunk.bytes).await.map_err(|_| None)?;
+                continue;
+            }
+            Ok(_) if !follow => return Ok(()),
+            // the node was removed and made again: its console starts anew
+            Ok(chunk) if chunk.next < pos => pos = chunk.next,
+            Ok(_) => {}
+            Err(_) if follow => pos = 0,
+            Err(error) => return Err(Some(ErrorBody::from_error(ErrorCode::Failed, &error))),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK.1);
+    }
+}

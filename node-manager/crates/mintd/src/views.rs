@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ledger as replies show it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{
+    CheckView, CpuList, DeviceList, DeviceView, DoctorReport, ErrorBody, MemoryList, NodeDetail,
+    NodeList, NodeResources, NodeView, ResourceView,
+};
+use mint_node::doctor::{Check, CheckStatus, check_ledger};
+use mint_node::{Inventory, Journal};
+use mint_types::{Kind, NodeStatus, ResState, Resource};
+
+use crate::app::App;
+
+/// For a peer to say that it is there, when nodes are only listed.
+const HELLO_WITHIN: Duration = Duration::from_secs(2);
+
+/// All nodes; asks every running peer whether it answers.
+pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
+    let inventory = app.inventory()?;
+    let mut asked = Vec::new();
+    for node in &inventory.nodes {
+        asked.push(node_view(app, &inventory, node));
+    }
+    let mut nodes = Vec::new();
+    // all at once: one that is dead must not delay the others
+    let tasks: Vec<_> = asked.into_iter().map(tokio::spawn).collect();
+    for task in tasks {
+        if let Ok(view) = task.await {
+            nodes.push(view);
+        }
+    }
+    Ok(NodeList { nodes })
+}
+
+/// One node, with what it owns.
+pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeDetail, ErrorBody> {
+    let inventory = app.inventory()?;
+    let node = inventory.resolve(reference).map_err(|refusal| ErrorBody::refused(vec![refusal]))?;
+    let of = |kind| inventory.owned(node.id, kind);
+    let resources = NodeResources {
+        cpus: of(Kind::Cpu).map(|resource| resource_view(&inventory, resource)).collect(),
+        memory: of(Kind::Memory).map(|resource| resource_view(&inventory, resource)).collect(),
+        devices: of(Kind::Device).map(|resource| device_view(app, &inventory, resource)).collect(),
+    };
+    let spec = app.specs.get(node.id);
+    Ok(NodeDetail { node: node_view(app, &inventory, node).await, resources, spec })
+}
+
+/// One node. The future holds no borrow, so that many can be asked at once.
+pub(crate) fn node_view(
+    app: &Arc<App>,
+    inventory: &Inventory,
+    node: &NodeStatus,
+) -> impl Future<Output = NodeView> + Send + 'static {
+    let cpus = inventory.cpus_of(node.id);
+    let live = node.state.is_live();
+    let hung = app.marks().hung.contains(&node.id);
+    let mut view = NodeView {
+        id: node.id,
+        name: node.display_name(),
+        state: node.state,
+        health: if !live {
+            "-"
+        } else if hung {
+            "hung"
+        } else {
+            "ok"
+        }
+        .into(),
+        is_self: node.id == app.here,
+        cpus: cpus.to_string(),
+        cpu_count: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
+        cpus_online: node.cpus_online,
+        memory_bytes: node.memory_bytes,
+        numa: inventory.numa_of(node.id).into_iter().collect(),
+        devices: inventory
+            .owned(node.id, Kind::Device)
+            .filter(|device| !device.flags.bridge && !device.flags.platform)
+            .filter_map(|device| device.key.bdf())
+            .map(|bdf| bdf.to_string())
+            .collect(),
+        address: node.id.address().to_string(),
+        mintd: "-".into(),
+        boots: node.boots,
+        heartbeat: node.heartbeat,
+        state_change_ns: node.state_change_ns,
+        release: node.release.clone(),
+        reason: if live { String::new() } else { node.reason.clone() },
+    };
+    let peers = app.peers.clone();
+    async move {
+        if view.is_self {
+            view.mintd = "ok".into();
+        } else if live {
+            let hello = peers.hello(view.id, HELLO_WITHIN).await;
+            view.mintd = if hello.is_some() { "ok" } else { "no answer" }.into();
+        }
+        view
+    }
+}
+
+/// All cores.
+pub(crate) fn cpu_list(app: &App) -> Result<CpuList, ErrorBody> {
+    let inventory = app.inventory()?;
+    Ok(CpuList { cpus: inventory.cpus.iter().map(|r| resource_view(&inventory, r)).collect() })
+}
+
+/// All memory blocks.
+pub(crate) fn memory_list(app: &App) -> Result<MemoryList, ErrorBody> {
+    let inventory = app.inventory()?;
+    Ok(MemoryList {
+        memory: inventory.memory.iter().map(|r| resource_view(&inventory, r)).collect(),
+    })
+}
+
+/// All PCI functions.
+pub(crate) fn device_list(app: &App) -> Result<DeviceList, ErrorBody> {
+    let inventory = app.inventory()?;
+    let devices = inventory.devices.iter().map(|r| device_view(app, &inventory, r)).collect();
+    Ok(DeviceList { devices })
+}
+
+fn resource_view(inventory: &Inventory, resource: &Resource) -> ResourceView {
+    let kind = resource.key.kind;
+    let is_cpu = kind == Kind::Cpu;
+    let is_memory = kind == Kind::Memory;
+    ResourceView {
+        kind: match kind {
+            Kind::Cpu => "cpu",
+            Kind::Memory => "memory",
+            Kind::Device => "device",
+        }
+        .into(),
+        id: resource.key.id,
+        state: match resource.state {
+            ResState::Absent => "absent",
+            ResState::Free => "free",
+            ResState::Owned => "owned",
+            ResState::Moving => "moving",
+        }
+        .into(),
+        owner: resource.owner.map(mint_types::NodeId::as_u32),
+        owner_name: resource.owner.map(|owner| {
+            inventory.node(owner).map_or_else(|| format!("node{owner}"), NodeStatus::display_name)
+        }),
+        target: resource.target.map(mint_types::NodeId::as_u32),
+        numa: resource.numa,
+        flags: resource.flags.names().into_iter().map(str::to_owned).collect(),
+        changes: resource.changes,
+        apic_id: is_cpu.then_some(resource.hw_id),
+        package: is_cpu.then_some(resource.hw_class >> 16),
+        core: is_cpu.then_some(resource.hw_class & 0xffff),
+        phys: is_memory.then_some(resource.phys),
+        bytes: is_memory.then_some(inventory.info.mem_block_bytes),
+    }
+}
+
+fn device_view(app: &App, inventory: &Inventory, resource: &Resource) -> DeviceView {
+    let bdf = resource.key.bdf();
+    let is_ours = resource.owner == Some(app.here);
+    DeviceView {
+        resource: resource_view(inventory, resource),
+        bdf: bdf.map(|bdf| bdf.to_string()).unwrap_or_default(),
+        class: format!("{:06x}", resource.hw_class & 0xff_ffff),
+        class_name: class_name(resource.hw_class).into(),
+        vendor: format!("{:04x}", resource.hw_id >> 16),
+        device: format!("{:04x}", resource.hw_id & 0xffff),
+        driver: bdf.filter(|_| is_ours).and_then(|bdf| app.host.driver(bdf)),
+        msi: resource.flags.msi || resource.flags.msix,
+        bridge: resource.flags.bridge,
+        platform: resource.flags.platform,
+    }
+}
+
+/// Classes of the PCI code and ID assignment specification that servers have.
+fn class_name(class: u32) -> &'static str {
+    match (class >> 16 & 0xff, class >> 8 & 0xff) {
+        (0x01, 0x00) => "SCSI disk",
+        (0x01, 0x04) => "RAID controller",
+        (0x01, 0x06) => "SATA controller",
+        (0x01, 0x07) => "SAS controller",
+        (0x01, 0x08) => "NVMe disk",
+        (0x01, _) => "storage",
+        (0x02, 0x00) => "Ethernet",
+        (0x02, 0x07) => "InfiniBand",
+        (0x02, _) => "network",
+        (0x03, _) => "display",
+        (0x04, _) => "multimedia",
+        (0x05, _) => "memory",
+        (0x06, 0x00) => "host bridge",
+        (0x06, 0x01) => "ISA bridge",
+        (0x06, 0x04) => "PCI bridge",
+        (0x06, _) => "bridge",
+        (0x07, 0x00) => "serial port",
+        (0x07, _) => "communication",
+        (0x08, _) => "system peripheral",
+        (0x0c, 0x03) => "USB controller",
+        (0x0c, 0x05) => "SMBus",
+        (0x0c, _) => "serial bus",
+        (0x12, _) => "accelerator",
+        _ => "other",
+    }
+}
+
+/// Is the machine in order?
+pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
+    let inventory = app.inventory()?;
+    let open = Journal::open(&app.state_dir)
+        .ok()
+        .and_then(|journal| journal.open_operation().ok().flatten());
+    let online = std::fs::read_to_string(app.root.join("sys/devices/system/cpu/online"))
+        .ok()
+        .and_then(|text| text.trim().parse::<mint_types::CpuSet>().ok())
+        .map(|cpus| cpus.len());
+    let mut checks = check_ledger(&inventory, open.as_ref(), online);
+    let mut silent = Vec::new();
+    for view in node_list(app).await?.nodes {
+        if view.health == "hung" {
+            silent.push(format!("{} is hung", view.name));
+        } else if view.mintd == "no answer" {
+            silent.push(format!("mintd of {} does not answer", view.name));
+        }
+    }
+    let good = "all running nodes answer".to_owned();
+    checks.push(Check::of("peers", CheckStatus::Warn, &silent, good));
+    let ok = checks.iter().all(|check| check.status != CheckStatus::Fail);
+    let checks = checks
+        .into_iter()
+        .map(|check| CheckView {
+            name: check.name,
+            status: match check.status {
+                CheckStatus::Ok => "ok",
+                CheckStatus::Warn => "warn",
+                CheckStatus::Fail => "fail",
+            }
+            .into(),
+            detail: check.detail,
+        })
+        .collect();
+    Ok(DoctorReport { ok, checks })
+}

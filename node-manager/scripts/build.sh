@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds mintd, mintctl, man pages and completions into $BUILD/bin and
+# $BUILD/share. Dynamically linked against this machine's C library: the node
+# image's (Debian 13) is as new or newer than that of every machine we build on.
+#
+# Environment: BUILD (absolute path). Exit: 0 done, 1 failed.
+
+set -eu
+cd "$(dirname "$0")/.."
+: "${BUILD:?is set by the Makefile: run make rust}"
+
+CARGO_MIN=1.85	# rust-version of Cargo.toml
+
+die() { echo "rust: $*" >&2; exit 1; }
+
+command -v cargo >/dev/null || die "no cargo here: run make setup"
+have=$(cargo --version | awk '{ print $2 }')
+[ "$(printf '%s\n%s\n' "$CARGO_MIN" "$have" | sort -V | head -n 1)" = "$CARGO_MIN" ] ||
+	die "cargo $have found, $CARGO_MIN or later needed: run make setup"
+
+export CARGO_TARGET_DIR="$BUILD/cargo"
+cargo build --release --locked --quiet --bin mintd --bin mintctl
+
+mkdir -p "$BUILD/bin" "$BUILD/share/man" "$BUILD/share/completions"
+for name in mintd mintctl; do
+	# the same bytes keep their time: images are not rebuilt for nothing
+	cmp -s "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name" ||
+		install -m 755 "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name"
+done
+if [ "$BUILD/bin/mintctl" -nt "$BUILD/share/man/mintctl.1" ]; then
+	"$BUILD/bin/mintctl" man "$BUILD/share/man"
+	for shell in bash zsh fish; do
+		"$BUILD/bin/mintctl" completions $shell >"$BUILD/share/completions/mintctl.$shell"
+	done
+fi
