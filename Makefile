@@ -25,22 +25,27 @@ include $(sort $(wildcard mk/*.mk))
 help: ## list the targets
 	@sh mk/help.sh $(MAKEFILE_LIST)
 
+# On a fresh machine any target may be the first: what runs a tool waits for
+# setup, which only looks once everything is there.
+NEEDS_SETUP := lint kernel-mint kernel-rt kernel-debug kernel-off kernel-stock kernel-deb \
+	patch-check patch-each rust rust-check rust-fmt kexec kexec-deb kexec-check kexec-import \
+	images-check rig-check $(BUILD)/bin/mint-rig-agent \
+	$(addprefix $(BUILD)/images/,node.squashfs fio node.initrd guest.initrd mint.squashfs)
+$(NEEDS_SETUP): | setup
+
 all: kernel kexec rust images ## build everything
 
-# The order matters (setup installs what the others run), and the rig's
-# pytest comes last, so that its summary is the last line: hence sub-makes.
+check: lint kernel-check rust-check images-check kexec-check rig-check ## everything that needs no rig: lint, formats, unit tests
+
+# Sub-makes, because the order matters: what is found quickly comes first, and
+# the rig's pytest last, so that its summary is the last line.
 ifdef T
-test:
-	@$(MAKE) setup
-	@$(MAKE) rig-test T='$(T)'
+test: rig-test
 else
 test: ## every test layer, the rig included (T=NAME: only the rig tests of that name)
-	@$(MAKE) setup
 	@$(MAKE) check
 	@$(MAKE) rig-test
 endif
-
-check: lint kernel-check rust-check images-check kexec-check rig-check ## everything that needs no rig: lint, formats, unit tests
 
 clean: ## remove what was built (caches stay)
 	rm -rf -- $(BUILD)
