@@ -6,7 +6,7 @@ IMAGES_OUT := $(BUILD)/images
 # they lie under build/ instead of bringing them up to date first.
 IMAGES_PARTS := $(if $(IMAGES_ONLY),,kernel kexec rust)
 
-.PHONY: images images-check images-shellcheck FORCE
+.PHONY: images images-check FORCE
 .PHONY: $(IMAGES_PARTS)
 
 images: $(IMAGES_OUT)/disk-base.raw ## build the node image, the guest image and the rig's disk
@@ -33,8 +33,5 @@ $(IMAGES_OUT)/mint.squashfs: $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initr
 $(IMAGES_OUT)/disk-base.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs images/scripts/build-disk
 	@images/scripts/build-disk $< $(word 2,$^) $@
 
-images-check: images-shellcheck ## check the images' scripts and the KVM host configuration
-	@$(PYTHON) -m pytest -q kvm-host-config/tests images/tests
-
-images-shellcheck:
-	@images/scripts/lint
+images-check: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd ## check the images and the KVM host configuration
+	@$(PYTHON) -m pytest -q -p no:cacheprovider images/tests kvm-host-config/tests

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The images: reproducible, within their budgets, with what nodes need."""
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+IMAGES = Path(__file__).resolve().parents[1]
+SCRIPTS = IMAGES / "scripts"
+BUILD = Path(os.environ.get("BUILD", IMAGES.parent / "build"))
+OUT = BUILD / "images"
+
+
+def digest(path):
+    """SHA-256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def run(*command, **options):
+    """Run a command that must succeed; gives its standard output."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def node_files():
+    """{path: (mode, owner, size)} of the node image."""
+    files = {}
+    for line in run("unsquashfs", "-lln", OUT / "node.squashfs").splitlines():
+        words = line.split(None, 5)
+        if len(words) == 6 and words[5].startswith("squashfs-root"):
+            path = words[5].removeprefix("squashfs-root").split(" -> ")[0]
+            files[path] = (words[0], words[1], words[2])
+    return files
+
+
+def test_initrds_are_the_same_bytes_when_built_again(tmp_path):
+    run(SCRIPTS / "build-initrd", OUT / "busybox", tmp_path / "node.initrd")
+    assert digest(tmp_path / "node.initrd") == digest(OUT / "node.initrd")
+    run(SCRIPTS / "build-guest", OUT / "busybox", OUT / "fio", tmp_path / "guest.initrd")
+    assert digest(tmp_path / "guest.initrd") == digest(OUT / "guest.initrd")
+
+
+def test_disk_is_the_same_bytes_when_built_again(tmp_path):
+    for name in ("node", "tools"):
+        (tmp_path / name).write_bytes(name.encode() * 1000)
+    env = {**os.environ, "MINT_UPPER_MIB": "64"}
+    for number in (1, 2):
+        run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / f"disk{number}", env=env)
+    assert digest(tmp_path / "disk1") == digest(tmp_path / "disk2")
+
+
+def test_disk_has_the_three_labels_and_what_they_hold(tmp_path):
+    (tmp_path / "node").write_bytes(b"n" * 3_000_000)
+    (tmp_path / "tools").write_bytes(b"t" * 10)
+    disk = tmp_path / "disk"
+    run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", disk,
+        env={**os.environ, "MINT_UPPER_MIB": "64"})
+    parts = {}
+    sfdisk = "/usr/sbin/sfdisk" if Path("/usr/sbin/sfdisk").exists() else "/sbin/sfdisk"
+    for line in run(sfdisk, "--dump", disk).splitlines():
+        if line.startswith(str(disk)):
+            fields = dict(f.strip().split("=", 1) for f in line.split(" : ", 1)[1].split(",") if "=" in f)
+            parts[fields["name"].strip('"')] = (int(fields["start"]) * 512, int(fields["size"]) * 512)
+    assert set(parts) == {"mint-node", "mint-tools", "mint-upper"}
+    data = disk.read_bytes()
+    assert data[parts["mint-node"][0]:][:3_000_000] == b"n" * 3_000_000
+    assert data[parts["mint-tools"][0]:][:10] == b"t" * 10
+    upper = parts["mint-upper"][0]
+    assert data[upper + 1024 + 56:][:2] == b"\x53\xef", "ext4's magic number"
+    assert data[upper + 1024 + 120:][:10] == b"mint-upper"
+
+
+def test_guest_image_is_within_its_budget():
+    assert (OUT / "guest.initrd").stat().st_size < 20_000_000
+
+
+def test_guest_build_over_budget_fails_and_leaves_nothing(tmp_path):
+    big = tmp_path / "fio"
+    with open(big, "wb") as file:
+        file.truncate(21_000_000)
+    done = subprocess.run([SCRIPTS / "build-guest", OUT / "busybox", big, tmp_path / "guest.initrd"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "budget" in done.stderr
+    assert not (tmp_path / "guest.initrd").exists()
+
+
+def test_node_initrd_ends_where_another_cpio_may_follow():
+    assert (OUT / "node.initrd").stat().st_size % 512 == 0
+
+
+@pytest.mark.parametrize("path", [
+    "/usr/sbin/libvirtd", "/usr/sbin/virtlogd", "/usr/bin/virsh", "/usr/bin/virt-host-validate",
+    "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/sshd", "/usr/bin/ssh",
+    "/usr/lib/openssh/sftp-server", "/usr/bin/lspci", "/usr/bin/numactl", "/usr/bin/iperf3",
+    "/usr/bin/curl", "/usr/bin/grep", "/usr/bin/awk", "/etc/ld.so.cache",
+])
+def test_node_image_has(node_files, path):
+    assert path in node_files
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/dbus-daemon", "/usr/lib/systemd/systemd", "/usr/bin/pkttyagent-helper",
+                                  "/usr/bin/python3", "/usr/bin/perl", "/etc/machine-id",
+                                  "/etc/ssh/ssh_host_ed25519_key", "/root/.ssh"])
+def test_node_image_has_no(node_files, path):
+    assert path not in node_files
+
+
+def test_node_image_gives_libvirts_directories_to_its_user(node_files):
+    assert node_files["/var/lib/libvirt/qemu"][:2] == ("drwxr-x---", "64055/104")
+    assert node_files["/etc/shadow"][:2] == ("-rw-r-----", "0/42")
+
+
+def test_missing_library_is_found(tmp_path):
+    root = tmp_path / "root"
+    for directory in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/libexec"):
+        (root / directory).mkdir(parents=True)
+    program = root / "usr/bin/true"
+    program.write_bytes(Path("/bin/true").read_bytes())
+    program.chmod(0o755)
+    check = SCRIPTS / "check-libraries"
+    done = subprocess.run([check, root], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "/usr/bin/true: libc.so.6\n"
+    (root / "usr/lib/libc.so.6").touch()
+    run(check, root)

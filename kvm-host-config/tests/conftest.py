@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the KVM host configuration share."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.get("BUILD", HERE.parent / "build"))
+
+DESCRIPTION = {
+    "name": '"web"',
+    "id": "1",
+    "cpus": '"0-1"',
+    "memory_bytes": str(1 << 30),
+    "pool_path": '"/var/lib/libvirt/images"',
+    "bridge": '"mintbr0"',
+    "guest_network": '"10.78.11.1/24"',
+    "uplink": '""',
+}
+
+
+@pytest.fixture
+def describe(tmp_path):
+    """Write a node description; keyword arguments replace keys, None drops one."""
+
+    def write(**changes):
+        keys = {**DESCRIPTION, **changes}
+        path = tmp_path / "node.toml"
+        path.write_text("".join(f"{k} = {v}\n" for k, v in keys.items() if v is not None))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Run mint-kvm-config with arguments; gives the finished process."""
+
+    def call(*arguments, path=None):
+        env = {**os.environ, "MINT_KVM_TEMPLATES": str(HERE / "templates")}
+        if path:
+            env["PATH"] = f"{path}:{env['PATH']}"
+        return subprocess.run(
+            [HERE / "bin" / "mint-kvm-config", *map(str, arguments)],
+            env=env, capture_output=True, text=True, check=False, timeout=60,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def libvirt_tools(tmp_path_factory):
+    """Directory with virt-xml-validate as it is on a node, schemas included.
+
+    Taken from the node image, because the building machine has no libvirt:
+    its xmllint runs with the image's own C library.
+    """
+    image = BUILD / "images" / "node.squashfs"
+    assert image.exists(), f"{image} is not there; run 'make images-check'"
+    root = tmp_path_factory.mktemp("node") / "root"
+    subprocess.run(
+        ["unsquashfs", "-no-progress", "-quiet", "-d", root, image,
+         "usr/bin/xmllint", "usr/bin/virt-xml-validate", "usr/share/libvirt/schemas",
+         *(f"usr/lib/x86_64-linux-gnu/{name}" for name in (
+             "ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libxml2.so*", "libreadline.so*",
+             "libtinfo.so*", "liblzma.so*", "libz.so*", "libicu*"))],
+        check=True, capture_output=True,
+    )
+    libs = root / "usr/lib/x86_64-linux-gnu"
+    tools = root.parent / "tools"
+    tools.mkdir()
+    xmllint = tools / "xmllint"
+    xmllint.write_text(
+        f'#!/bin/sh\nexec {libs}/ld-linux-x86-64.so.2 --library-path {libs} {root}/usr/bin/xmllint "$@"\n')
+    validate = tools / "virt-xml-validate"
+    text = (root / "usr/bin/virt-xml-validate").read_text()
+    assert "/usr/share/libvirt/schemas" in text
+    validate.write_text(text.replace("/usr/share/libvirt/schemas", f"{root}/usr/share/libvirt/schemas"))
+    xmllint.chmod(0o755)
+    validate.chmod(0o755)
+    return tools

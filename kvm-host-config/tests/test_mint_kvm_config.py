@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mint-kvm-config: what it makes of a description, and what it refuses."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+BOOT = ("--kernel", "/boot/vmlinuz-mint", "--initrd", "/boot/guest.initrd")
+
+
+def domain(run, path, *options, name="demo"):
+    """The domain XML's root element for these options; the command must succeed."""
+    done = run("domain", name, "--description", path, *BOOT, *options)
+    assert done.returncode == 0, done.stderr
+    return ElementTree.fromstring(done.stdout)
+
+
+def test_generated_files_are_what_libvirt_understands(run, describe, libvirt_tools, tmp_path):
+    out = tmp_path / "out"
+    done = run("generate", "--description", describe(), "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in out.iterdir()) == ["domain.xml", "network.xml", "node.toml", "pool.xml"]
+    done = run("check", out, path=libvirt_tools)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pool", "network", "domain"])
+def test_check_finds_a_file_that_libvirt_would_not_take(run, describe, libvirt_tools, tmp_path, kind):
+    out = tmp_path / "out"
+    run("generate", "--description", describe(), "--output", out)
+    broken = out / f"{kind}.xml"
+    broken.write_text(broken.read_text().replace("</name>", "</name>\n<nonsense/>", 1))
+    done = run("check", out, path=libvirt_tools)
+    assert done.returncode == 1
+    assert f"{kind}.xml" in done.stderr
+
+
+@pytest.mark.parametrize("options", [
+    ("--disk", "/var/lib/libvirt/images/demo.raw", "--network", "--mac", "02:4d:49:47:01:0a"),
+    ("--disk", "/dev/vdb", "--user-network"),
+    ("--disk", "/pool/a.qcow2", "--vcpus", "2", "--memory", "256M", "--cmdline", "a=\"b\" <c> & 'd'"),
+])
+def test_every_kind_of_guest_is_what_libvirt_understands(run, describe, libvirt_tools, tmp_path, options):
+    done = run("domain", "demo", "--description", describe(tsc_deadline="0"), *BOOT, *options)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    run("generate", "--description", describe(), "--output", out)
+    (out / "domain.xml").write_text(done.stdout)
+    checked = run("check", out, path=libvirt_tools)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_vcpus_are_pinned_one_to_one_inside_the_nodes_cores(run, describe):
+    root = domain(run, describe(cpus='"2,4-5"'), "--vcpus", "2")
+    pins = [(p.get("vcpu"), p.get("cpuset")) for p in root.iter("vcpupin")]
+    assert pins == [("0", "2"), ("1", "4")]
+    assert root.find("vcpu").get("cpuset") == "2,4-5"
+    assert root.find("cputune/emulatorpin").get("cpuset") == "2,4-5"
+
+
+def test_guest_may_be_pinned_to_chosen_cores(run, describe):
+    root = domain(run, describe(cpus='"0-3"'), "--pin", "3")
+    assert [p.get("cpuset") for p in root.iter("vcpupin")] == ["3"]
+
+
+def test_text_of_the_command_line_arrives_as_it_was_given(run, describe):
+    text = "console=ttyS0 x=\"1\" <&> 'q' \\1 | & @NAME@ @BOOT@"
+    root = domain(run, describe(), "--cmdline", text)
+    assert root.findtext("os/cmdline") == text
+
+
+def test_guest_without_disk_and_card_has_neither(run, describe):
+    root = domain(run, describe())
+    assert root.find("devices/disk") is None
+    assert root.find("devices/interface") is None
+
+
+def test_disk_says_what_it_is(run, describe):
+    for path, kind, fmt in [("/p/a.raw", "file", "raw"), ("/p/a.qcow2", "file", "qcow2"), ("/dev/vdb", "block", "raw")]:
+        disk = domain(run, describe(), "--disk", path).find("devices/disk")
+        assert disk.get("type") == kind
+        assert disk.find("driver").get("type") == fmt
+
+
+def test_tsc_deadline_timer_is_taken_away_only_where_it_is_wrong(run, describe):
+    def features(**changes):
+        return [f.get("name") for f in domain(run, describe(**changes)).iter("feature")]
+
+    assert features(tsc_deadline="0") == ["tsc-deadline"]
+    assert features(tsc_deadline="1") == []
+    assert features() == []
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"colour": '"red"'}, "unknown key 'colour'"),
+    ({"name": None}, "'name' is missing"),
+    ({"cpus": None}, "'cpus' is missing"),
+    ({"name": '"Web_1"'}, "must be made of a-z"),
+    ({"name": '"' + "a" * 32 + '"'}, "longer than 31"),
+    ({"id": "16"}, "node ids end at 15"),
+    ({"id": '"one"'}, "id must be a number"),
+    ({"cpus": '"0-"'}, "cpus must be a list"),
+    ({"cpus": '"0,0-1"'}, "names a CPU twice"),
+    ({"memory_bytes": '"1G"'}, "memory_bytes must be a number"),
+    ({"pool_path": '"images"'}, "must be absolute"),
+    ({"bridge": '"mint bridge"'}, "no interface name"),
+    ({"guest_network": '"10.78.11.1"'}, "must be like"),
+    ({"tsc_deadline": "2"}, "must be 0 or 1"),
+    ({"id": "[1]"}, "not 'key ="),
+])
+def test_bad_description_is_named_and_nothing_is_written(run, describe, tmp_path, changes, words):
+    out = tmp_path / "out"
+    done = run("generate", "--description", describe(**changes), "--output", out)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert not out.exists()
+
+
+def test_unreadable_description_is_named(run, tmp_path):
+    done = run("generate", "--description", tmp_path / "none.toml", "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "none.toml" in done.stderr
+
+
+@pytest.mark.parametrize("options, words", [
+    (("--vcpus", "3"), "wants 3 vCPUs, but there are 2 CPUs on node web"),
+    (("--pin", "1-2"), "CPU 2 is not node web's (it owns CPUs 0-1)"),
+    (("--memory", "1G"), "wants 1024 MiB, but node web has 1024 MiB of which a guest can have 784"),
+])
+def test_guest_beyond_its_node_is_refused(run, describe, options, words):
+    done = run("domain", "demo", "--description", describe(), *BOOT, *options)
+    assert done.returncode == 3, done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("options, words", [
+    (("--vcpus", "0"), "--vcpus must be"),
+    (("--memory", "lots"), "--memory must be"),
+    (("--memory", "8M"), "less than the 32M"),
+    (("--disk", "demo.raw"), "absolute path"),
+    (("--network", "--mac", "zz"), "no MAC address"),
+    (("--colour", "red"), "unknown option --colour"),
+    (("--vcpus",), "wants a value"),
+])
+def test_bad_option_is_a_usage_error(run, describe, options, words):
+    done = run("domain", "demo", "--description", describe(), *BOOT, *options)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+
+
+def test_guest_needs_something_to_boot_from(run, describe):
+    done = run("domain", "demo", "--description", describe())
+    assert done.returncode == 2
+    assert "--kernel or --disk" in done.stderr
+
+
+def test_bad_guest_name_is_a_usage_error(run, describe):
+    done = run("domain", "../demo", "--description", describe(), *BOOT)
+    assert done.returncode == 2
+    assert "a guest's name" in done.stderr
