@@ -5,6 +5,7 @@ A Channel is a connection to the agent's virtio-serial port; it runs any number
 of Jobs at a time. One thread reads; frames go to the job they are for.
 """
 
+import contextlib
 import itertools
 import queue
 import socket
@@ -255,8 +256,6 @@ class Channel:
 
     def close(self) -> None:
         """End the connection; jobs go on in the node."""
-        try:
+        with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._stream.close()

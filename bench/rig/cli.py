@@ -11,7 +11,6 @@
 
 import argparse
 import os
-import selectors
 import shlex
 import shutil
 import signal

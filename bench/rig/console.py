@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rig.errors import RigError
+from rig.wait import SLOWNESS
 
 
 class Console:
@@ -45,7 +46,7 @@ class Console:
 
     def wait_for(self, pattern: str, start: int = 0, limit_s: float = 120) -> re.Match:
         """Wait until the text from byte start on matches (multi-line); raises RigError."""
-        end = time.monotonic() + limit_s
+        end = time.monotonic() + limit_s * SLOWNESS
         compiled = re.compile(pattern, re.MULTILINE)
         while True:
             text = self.text(start)

@@ -64,21 +64,23 @@ class Guest:
         seen = self.ticks()
         wait_until(f"{self} counts on from {seen}", lambda: self.ticks() >= seen + more, limit_s)
 
-    def dialogue(self, line: str, answer: str, limit_s: float = 90) -> str:
-        """Type a line on its console through `virsh console` until answer comes; gives all text."""
+    def dialogue(self, line: str, answer: str, limit_s: float = 90, again_s: float = 5) -> str:
+        """Type a line on its console through `virsh console` until an answer comes.
+
+        answer is a regular expression that the typed line itself must not match;
+        after again_s without it the line is typed again, because the console's
+        shell may not have been up. Gives all text; raises RigError.
+        """
         job = self.node.terminal(f"virsh console {self.name} --force")
         text, end = "", time.monotonic() + limit_s
         try:
-            while time.monotonic() < end:
-                # Typed again now and then: the console's shell may not be up yet.
+            while time.monotonic() < end and job.result is None:
                 job.input(f"\r{line}\r".encode())
                 with contextlib.suppress(CommandTimeout):
-                    for kind, data in job.frames(5):
+                    for kind, data in job.frames(again_s):
                         text += data.decode(errors="replace") if kind == OUTPUT else ""
-                        if answer in text:
-                            return text
-                if job.result is not None:
-                    break
+                        if re.search(answer, text):
+                            return text.replace("\r", "")
         finally:
             job.input(ESCAPE)
             job.kill(9)
@@ -86,8 +88,9 @@ class Guest:
 
     def end(self) -> None:
         """Destroy it and all that belongs to it; no error if it is gone."""
+        name = self.name
         self.node.run(
-            f"virsh -q destroy {self.name}; virsh -q undefine {self.name}; virsh -q vol-delete {self.name}.raw --pool mint",
+            f"virsh -q destroy {name}; virsh -q undefine {name}; virsh -q vol-delete {name}.raw --pool mint",
             check=False,
         )
 

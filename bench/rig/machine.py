@@ -11,6 +11,7 @@ port of its own:
     0000:07:00.0 virtio-serial: exec channel, the other nodes' consoles
 """
 
+import os
 import shutil
 import signal
 import socket
@@ -48,13 +49,17 @@ COMMON = "tsc=reliable nowatchdog oops=panic"
 NODE0 = f"console=ttyS0 {COMMON} panic=-1"
 
 
+# make test-debug runs the scenarios on another kernel than "mint".
+DEFAULT_FLAVOUR = os.environ.get("MINT_RIG_FLAVOUR", "mint")
+
+
 @dataclass(frozen=True)
 class MachineConfig:
     """What differs between machines of the rig."""
 
     name: str
     mint: str = MINT  # "" boots without mint=
-    flavour: str = "mint"  # of node 0's kernel
+    flavour: str = DEFAULT_FLAVOUR  # of node 0's kernel
     append: str = ""  # more of node 0's command line
     kernel: Path | None = None  # instead of the flavour's
     initrd: Path | None = None  # instead of the node's

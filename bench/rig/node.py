@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rig.channel import Job, Result
 from rig.errors import CommandFailed
 from rig.machine import Machine
+from rig.wait import SLOWNESS
 
 
 def on_node(node: int, command: str, with_input: bool = False) -> str:
@@ -32,7 +33,7 @@ class Node:
     def start(self, command: str, limit_s: float = 120, stdin: bytes | None = None) -> Job:
         """Start a shell command; it is killed after limit_s (0: never)."""
         whole = on_node(self.number, command, stdin is not None)
-        return self.machine.channel.start(whole, limit_s, stdin)
+        return self.machine.channel.start(whole, limit_s * SLOWNESS, stdin)
 
     def run(
         self, command: str, limit_s: float = 120, stdin: bytes | None = None, check: bool = True

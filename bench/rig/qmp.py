@@ -2,6 +2,7 @@
 """QEMU's monitor (QMP) for synchronous code: qemu.qmp on a loop of its own."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 
@@ -30,8 +31,7 @@ class Monitor:
 
     def close(self) -> None:
         """Disconnect; QEMU is not told anything."""
-        try:
+        # QEMU may be gone: any error means just that.
+        with contextlib.suppress(Exception):
             self._wait(self._client.disconnect(), 5)
-        except Exception:  # noqa: BLE001 - QEMU may be gone: any error means just that
-            pass
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -110,10 +110,9 @@ def test_exec_passes_output_and_status(pair: Server):
     """mintctl node exec: stdout, stderr, stdin, exit status, from any node to any."""
     for here in (0, 1, 2):
         for there in (0, 1, 2):
-            result = pair.node(here).run(
-                f"printf 'in put' | mintctl node exec --stdin node{there} -- sh -c 'hostname; cat; echo wrong >&2; exit 7'",
-                check=False,
-            )
+            inner = "sh -c 'hostname; cat; echo wrong >&2; exit 7'"
+            outer = f"printf 'in put' | mintctl node exec --stdin node{there} -- {inner}"
+            result = pair.node(here).run(outer, check=False)
             name = pair.node(there).out("hostname")
             assert (result.status, result.out, result.err) == (7, f"{name}\nin put", "wrong\n")
 

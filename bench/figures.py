@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""make bench: the figures of the README, each side by side in one run.
+
+start      call to start a node -> its init, beside the same kernel and initrd
+           as a KVM guest of node 0, and booted directly on the rig
+partition  CPU, memory-copy and fio jobs on node 0 alone: mint=on beside the
+           same kernel without mint=
+network    TCP stream and round trip: mint0 between two nodes, virtio-net
+           between two guests of node 0, loopback on node 0
+
+usage: python figures.py [start] [partition] [network]     (default: all)
+
+Prints tables (medians; lowest and highest in brackets), writes
+build/rig/figures.json. Exit: 0 done, 1 failed.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from rig import paths
+from rig.errors import RigError
+from rig.guest import Guest
+from rig.machine import MINT, MachineConfig
+from rig.node import Node
+from rig.server import ONE, TWO, NodePlan, Server
+from rig.wait import wait_until
+
+HERE = Path(__file__).resolve().parent
+MEASURE = paths.BUILD / "bin" / "measure"
+STARTS = 7
+ROUNDS = 9
+JOB_S = 2
+# The same words for all three ways to boot: what the kernel prints costs time
+# on an emulated serial port, which a node does not have.
+BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
+PORT = 5999
+
+
+def build_measure() -> bytes:
+    """The static program that the jobs run."""
+    source = HERE / "micro" / "measure.c"
+    MEASURE.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-static", "-o", MEASURE, source], check=True)
+    return MEASURE.read_bytes()
+
+
+def put(node: Node, path: str, data: bytes) -> None:
+    """A program onto a node."""
+    node.run(f"cat >{path} && chmod 755 {path}", stdin=data)
+
+
+def number(text: str, what: str) -> float:
+    """The number of a "measure WHAT NUMBER" line."""
+    return float(re.search(rf"^measure {what} ([\d.]+)", text, re.MULTILINE)[1])
+
+
+def spread(values: list[float], form: str = "{:.2f}") -> str:
+    """Median, lowest, highest."""
+    return f"{form.format(median(values))} [{form.format(min(values))} … {form.format(max(values))}]"
+
+
+# -- start ---------------------------------------------------------------------
+
+# All three stamps of this are node 0's clock: before the start, and when the
+# first line of the init arrives on node 0.
+START_NODE = """
+set -e
+rm -f /tmp/stamps
+(mintctl node console 1 --follow | while read -r line; do
+	case $line in *'node 1 init'*) date +%s%N >>/tmp/stamps ;; esac
+done) &
+follow=$!
+sleep 1
+: >/tmp/stamps
+for round in $(seq {rounds}); do
+	kexec -s -l --mint-node 1 --initrd /boot/node.initrd --command-line 'console=hvc0 {words}' /boot/vmlinuz-mint
+	begin=$(date +%s%N)
+	kexec --mint-node 1 -e
+	until [ "$(wc -l </tmp/stamps)" -ge "$round" ]; do sleep 0.02; done
+	echo "start $(( ($(tail -n 1 /tmp/stamps) - begin) / 1000 ))"
+	sleep 2
+	mintctl node kill 1 >/dev/null
+done
+kill $follow
+"""
+
+START_GUEST = """
+for round in $(seq {rounds}); do
+	begin=$(date +%s%N)
+	qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp 2 -m 1024 -nodefaults -no-user-config -display none \
+		-no-reboot -serial stdio -kernel /boot/vmlinuz-mint -initrd /boot/node.initrd \
+		-append 'console=ttyS0 {words}' </dev/null 2>/dev/null | while read -r line; do
+		case $line in *'node 0 init'*)
+			echo "start $(( ($(date +%s%N) - begin) / 1000 ))"
+			killall -9 qemu-system-x86_64 ;;
+		esac
+	done
+done
+"""
+
+
+def starts(text: str) -> list[float]:
+    """Seconds of "start MICROSECONDS" lines."""
+    return [int(us) / 1e6 for us in re.findall(r"^start (\d+)", text, re.MULTILINE)]
+
+
+def boot_directly() -> float:
+    """Power-on of the rig, firmware included -> its init."""
+    config = MachineConfig("figures-direct", mint="", append=BOOT_WORDS)
+    server = Server(config)
+    with server.machine as machine:
+        console = machine.console[0]
+        while b"mint-init: node 0 init" not in console.raw():
+            machine.check_alive()
+            time.sleep(0.005)
+        return time.monotonic() - machine.started_at
+
+
+def figure_start() -> dict:
+    """Group 1."""
+    direct = [boot_directly() for _ in range(STARTS)]
+    plan = NodePlan("figure", ONE.cpus, ONE.memory_mib, ONE.numa)
+    with Server(MachineConfig("figures-start")) as server:
+        server.add(plan, "--no-start")
+        texts = {
+            "node": START_NODE.format(rounds=STARTS, words=BOOT_WORDS),
+            "guest": START_GUEST.format(rounds=STARTS, words=BOOT_WORDS),
+        }
+        taken = {name: starts(server.zero.out(text, 600)) for name, text in texts.items()}
+    taken["direct"] = direct
+    for name, values in taken.items():
+        if len(values) != STARTS:
+            raise RigError(f"{name}: {len(values)} of {STARTS} starts were measured")
+    base = median(taken["node"])
+    print("\n| from the start to the init, s | median [lowest … highest] | node ÷ this | goal |")
+    print("|---|---|---|---|")
+    for name, what, goal in (
+        ("node", "OS node, 2 cores, 1 GiB", ""),
+        ("guest", "KVM guest on node 0, the same", "≤ 0.5"),
+        ("direct", "the rig itself, firmware included", "≤ 1.0"),
+    ):
+        ratio = f"{base / median(taken[name]):.2f}" if goal else ""
+        print(f"| {what} | {spread(taken[name])} | {ratio} | {goal} |")
+    return {"start_s": taken}
+
+
+# -- partition -----------------------------------------------------------------
+
+JOBS = {
+    "cpu": f"taskset -c 0 /root/measure cpu {JOB_S}",
+    "copy": f"taskset -c 0 /root/measure copy {JOB_S}",
+    "fio": (
+        f"cd /var/lib/libvirt/images && fio --name=j --filename=f --rw=randrw --bs=4k --size=64m --direct=1 "
+        f"--ioengine=psync --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
+        "awk -F';' '{ print \"measure fio\", $8 + $49 }'"
+    ),
+}
+
+
+def figure_partition() -> dict:
+    """Group 2: two machines, one of them paused at a time, in turns."""
+    program = build_measure()
+    with (
+        Server(MachineConfig("figures-with", mint=MINT)) as with_mint,
+        Server(MachineConfig("figures-without", mint="")) as without,
+    ):
+        pair = {"with": with_mint, "without": without}
+        for server in pair.values():
+            put(server.zero, "/root/measure", program)
+            for job in JOBS.values():
+                server.zero.run(job)
+            server.machine.monitor.execute("stop")
+        taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
+        for round_number in range(ROUNDS):
+            # Turns change sides: what drifts on the host hits both alike.
+            for name in ("with", "without") if round_number % 2 else ("without", "with"):
+                server = pair[name]
+                server.machine.monitor.execute("cont")
+                for job, command in JOBS.items():
+                    taken[job][name].append(number(server.zero.out(command), job))
+                server.machine.monitor.execute("stop")
+    print("\n| node 0 alone | without mint= | mint=on | ratio | goal |")
+    print("|---|---|---|---|---|")
+    units = {"cpu": "integer work, M steps/s", "copy": "memory copy, MB/s", "fio": "fio 4k random read/write, IOPS"}
+    for job, sides in taken.items():
+        ratio = median(sides["with"]) / median(sides["without"])
+        print(
+            f"| {units[job]} | {spread(sides['without'], '{:.0f}')} | {spread(sides['with'], '{:.0f}')} "
+            f"| {ratio:.3f} | 1.00 ± 0.02 |"
+        )
+    return {"partition": taken}
+
+
+# -- network -------------------------------------------------------------------
+
+
+def serve(node: Node) -> None:
+    """Start the other end on a node."""
+    node.start(f"exec /root/measure serve {PORT}", limit_s=0)
+    wait_until(f"node {node.number} listens", lambda: f":{PORT}" in node.out("ss -Htln"))
+
+
+def measured(node: Node, address: str, mib: int, trips: int) -> dict[str, list[float]]:
+    """Streams and round trips from a node to an address."""
+    found: dict[str, list[float]] = {"send": [], "pingpong": []}
+    for _ in range(5):
+        found["send"].append(number(node.out(f"/root/measure send {address} {PORT} {mib}", 300), "send"))
+        text = node.out(f"/root/measure pingpong {address} {PORT} {trips}", 300)
+        found["pingpong"].append(number(text, "pingpong"))
+    return found
+
+
+def guest_initrd(node: Node, program: bytes) -> str:
+    """The guest image with the program in it: cpios may follow one another."""
+    node.run("rm -rf /tmp/extra; mkdir -p /tmp/extra/bin")
+    put(node, "/tmp/extra/bin/measure", program)
+    node.run("cd /tmp/extra && find . | cpio -o -H newc >../extra.cpio")
+    node.run("cat /boot/guest.initrd /tmp/extra.cpio >/tmp/guest.initrd")
+    return "/tmp/guest.initrd"
+
+
+def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
+    """The same between two guests on a node's bridge."""
+    options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0"
+    found: dict[str, list[float]] = {"send": [], "pingpong": []}
+    with Guest(node, "far") as far, Guest(node, "near") as near:
+        far.start(options)
+        near.start(options)
+        address = re.search(r"eth0 ([\d.]+)/", far.wait_says("mint-guest: eth0"))[1]
+        near.wait_says("mint-guest: eth0")
+        far.dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
+        for _ in range(5):
+            for what, amount in (("send", 32), ("pingpong", 300)):
+                line = f"measure {what} {address} {PORT} {amount}"
+                text = near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", again_s=90)
+                found[what].append(number(text, what))
+    return found
+
+
+def figure_network() -> dict:
+    """Group 3."""
+    program = build_measure()
+    with Server(MachineConfig("figures-network")) as server:
+        server.add(ONE)
+        server.add(TWO)
+        for node in (server.zero, server.one, server.two):
+            put(node, "/root/measure", program)
+        serve(server.two)
+        serve(server.zero)
+        taken = {
+            "mint0": measured(server.one, "10.77.0.12", 256, 2000),
+            "loopback": measured(server.zero, "127.0.0.1", 256, 2000),
+            "virtio": between_guests(server.zero, program),
+        }
+    print("\n| one TCP stream | MB/s | mint0 ÷ this | round trip, µs | this ÷ mint0 |")
+    print("|---|---|---|---|---|")
+    rate, trip = (median(taken["mint0"][what]) for what in ("send", "pingpong"))
+    for name, what in (
+        ("mint0", "mint0, node 1 → node 2"),
+        ("virtio", "virtio-net, guest → guest on node 0 (goal ≥ 3)"),
+        ("loopback", "loopback on node 0"),
+    ):
+        sides = taken[name]
+        print(
+            f"| {what} | {spread(sides['send'], '{:.0f}')} | {rate / median(sides['send']):.2f} "
+            f"| {spread(sides['pingpong'], '{:.0f}')} | {median(sides['pingpong']) / trip:.2f} |"
+        )
+    return {"network": taken}
+
+
+GROUPS = {"start": figure_start, "partition": figure_partition, "network": figure_network}
+
+
+def main() -> int:
+    """Entry point."""
+    wanted = sys.argv[1:] or list(GROUPS)
+    if unknown := [name for name in wanted if name not in GROUPS]:
+        print(f"figures: {unknown[0]}: one of {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    target = paths.RIG / "figures.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    found = json.loads(target.read_text()) if target.exists() else {}
+    try:
+        for name in wanted:
+            found |= GROUPS[name]()
+            found["host_cpus"] = os.cpu_count()
+            target.write_text(json.dumps(found, indent=1) + "\n")
+    except (RigError, FileNotFoundError) as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 1
+    print(f"\nAll values: {target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
