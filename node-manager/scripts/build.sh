@@ -29,7 +29,7 @@ for name in mintd mintctl; do
 	cmp -s "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name" ||
 		install -m 755 "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name"
 done
-if [ "$BUILD/bin/mintctl" -nt "$BUILD/share/man/mintctl.1" ]; then
+if [ -z "$(find "$BUILD/share/man" -name mintctl.1 -newer "$BUILD/bin/mintctl")" ]; then
 	"$BUILD/bin/mintctl" man "$BUILD/share/man"
 	for shell in bash zsh fish; do
 		"$BUILD/bin/mintctl" completions $shell >"$BUILD/share/completions/mintctl.$shell"

@@ -322,7 +322,9 @@ impl Nodes {
         times.load_ms = ms(began);
         let began = Instant::now();
         progress(&format!("start {label}"));
-        self.machine.start(node).map_err(|error| fault("start", "", error.into()))?;
+        self.machine
+            .start(node)
+            .map_err(|error| fault("start", start_hint(&error), error.into()))?;
         times.start_ms = ms(began);
         info!(load_ms = times.load_ms, start_ms = times.start_ms, "started");
         Ok(())
@@ -632,6 +634,15 @@ fn load_hint(error: &SysError) -> &'static str {
         Some("EBUSY") => "it runs, or somebody else loads it",
         Some("EPERM") => "mintd needs CAP_SYS_BOOT",
         Some("EINVAL") => "the command line is too long, or this kernel has no KEXEC_FILE_MINT",
+        _ => "",
+    }
+}
+
+fn start_hint(error: &SysError) -> &'static str {
+    match error.errno().map(errno_name).as_deref() {
+        Some("EAGAIN") => "not all its cores are in the park loop; see mintctl doctor",
+        Some("ENXIO") => "it owns no core",
+        Some("ENOEXEC") => "its image was dropped meanwhile: try again",
         _ => "",
     }
 }

@@ -318,23 +318,16 @@ impl Planner<'_> {
             if chosen.len() == count {
                 break;
             }
-            // high addresses are the ones a kernel can give up most likely
-            let mut owned: Vec<&Resource> = on(numa)
+            // of donors at rest only: a running kernel gives memory up block by
+            // block, and cannot say before whether it will
+            let owned = on(numa)
                 .filter(|block| block.state == ResState::Owned && !taken.contains(&block.key.id))
                 .filter(|block| {
                     block.owner.is_some_and(|owner| {
-                        draft.donors.contains(&owner)
-                            && (owner == self.inventory.info.node || !self.inventory.is_live(owner))
+                        draft.donors.contains(&owner) && !self.inventory.is_live(owner)
                     })
-                })
-                .collect();
-            owned.sort_by_key(|block| std::cmp::Reverse(block.key.id));
-            for block in owned {
-                let Some(owner) = block.owner else { continue };
-                if chosen.len() < count && self.machine.release(block.key, owner, true).is_ok() {
-                    chosen.push(block);
-                }
-            }
+                });
+            chosen.extend(owned.take(count - chosen.len()));
         }
         if chosen.len() < count {
             draft.refusals.push(self.memory_short(request, count, chosen.len(), numas));

@@ -168,6 +168,21 @@ fn memory_that_is_not_there_is_refused() {
 }
 
 #[test]
+fn memory_of_a_donor_counts_when_that_one_is_at_rest() {
+    let images = Images::new();
+    let block = ResourceKey::memory(POOL1.0);
+    let fake = FakeMachine::new().with_node(1, "db", &[block]);
+    let mut spec = images.spec("web");
+    spec.memory = vec![MemoryRequest { bytes: 14 * BLOCK_BYTES, numa: Some(1) }];
+    spec.from = vec!["db".into()];
+    assert_eq!(codes(plan(&fake, &spec)), [RefusalCode::MemoryShort]);
+    fake.set_state(NodeId::new(1).unwrap(), mint_types::NodeState::Halted);
+    let steps = plan(&fake, &spec).unwrap().steps;
+    let step = Step::Release { key: block, node: NodeId::new(1).unwrap(), driver: None };
+    assert!(steps.contains(&step));
+}
+
+#[test]
 fn two_requests_do_not_get_the_same_block() {
     let images = Images::new();
     let mut spec = images.spec("web");

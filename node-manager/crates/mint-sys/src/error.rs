@@ -87,6 +87,8 @@ pub fn errno_name(errno: i32) -> String {
         libc::EPERM => "EPERM",
         libc::ENOENT => "ENOENT",
         libc::EIO => "EIO",
+        libc::ENXIO => "ENXIO",
+        libc::EAGAIN => "EAGAIN",
         libc::E2BIG => "E2BIG",
         libc::ENOEXEC => "ENOEXEC",
         libc::ENOMEM => "ENOMEM",

@@ -10,7 +10,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use mint_node::Nodes;
 use tokio::sync::oneshot;
@@ -31,9 +30,9 @@ pub(crate) struct JobLost;
 
 impl Driver {
     /// Starts the thread. It ends when the last [`Driver`] is dropped.
-    pub fn start(mut nodes: Nodes) -> (Self, JoinHandle<()>) {
+    pub fn start(mut nodes: Nodes) -> Self {
         let (jobs, queue) = mpsc::channel::<Job>();
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("state-driver".into())
             .spawn(move || {
                 for job in queue {
@@ -47,7 +46,7 @@ impl Driver {
                 }
             })
             .expect("a machine without room for a thread cannot run a daemon");
-        (Self { jobs }, thread)
+        Self { jobs }
     }
 
     /// Queues a job and waits for its result.

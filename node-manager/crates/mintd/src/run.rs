@@ -34,6 +34,8 @@ use crate::{events, identity, network, operations, server};
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(100);
+/// For the operation in progress to come to its end when the daemon ends.
+const END_WITHIN: Duration = Duration::from_secs(8);
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -112,7 +114,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .build()
         .map_err(RunError::Runtime)?;
     let root = PathBuf::from("/");
-    let driver = runtime.block_on(async {
+    runtime.block_on(async {
         let parts = Parts {
             host: Arc::new(SysHost::new(&root)),
             machine: Arc::new(machine),
@@ -123,11 +125,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         let started = parts.start().await?;
         serve(started, Some(events), &options.socket).await
     })?;
-    // what waits for peers or the kernel ends by its own limits
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    if driver.join().is_err() {
-        warn!("the state driver had panicked");
-    }
+    runtime.shutdown_background();
     Ok(())
 }
 
@@ -145,7 +143,6 @@ pub(crate) struct Started {
     pub app: Arc<App>,
     pub router: Router,
     tls: Option<Arc<ServerConfig>>,
-    driver: std::thread::JoinHandle<()>,
 }
 
 impl Parts {
@@ -176,7 +173,7 @@ impl Parts {
             journal: Journal::open(&state_dir)?,
             specs: specs.clone(),
         };
-        let (driver, thread) = Driver::start(nodes);
+        let driver = Driver::start(nodes);
         let app = Arc::new(App {
             machine: self.machine,
             host: self.host,
@@ -194,7 +191,7 @@ impl Parts {
         });
         settle(&app).await;
         let router = server::router(app.clone());
-        Ok(Started { app, router, tls: server_tls, driver: thread })
+        Ok(Started { app, router, tls: server_tls })
     }
 
     #[expect(clippy::type_complexity, reason = "used once")]
@@ -246,8 +243,8 @@ async fn serve(
     started: Started,
     events_device: Option<Device>,
     socket: &Path,
-) -> Result<std::thread::JoinHandle<()>, RunError> {
-    let Started { app, router, tls, driver } = started;
+) -> Result<(), RunError> {
+    let Started { app, router, tls } = started;
     let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
     let mut breaks = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
     let listener = listen(socket)?;
@@ -270,7 +267,13 @@ async fn serve(
     if let Err(error) = std::fs::remove_file(socket) {
         warn!(%error, "socket is left behind");
     }
-    Ok(driver)
+    // the operation in progress comes to its end; what a kill would leave half
+    // done, the next mintd settles by the journal
+    let idle = app.driver.run(|_| ());
+    if tokio::time::timeout(END_WITHIN, idle).await.is_err() {
+        warn!("an operation is still going on: the journal knows how far");
+    }
+    Ok(())
 }
 
 /// What happened while no mintd was here.

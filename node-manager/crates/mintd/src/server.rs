@@ -345,7 +345,8 @@ async fn poweroff(State(app): Shared) -> Result<Json<Value>, Failure> {
         let text = "commands.poweroff of mint.toml is empty";
         return Err(Failure(ErrorBody::new(ErrorCode::ConfigBad, text)));
     };
-    let spawned = tokio::process::Command::new(program).args(arguments).spawn();
+    // a group of its own: it outlives us, as it stops us on its way
+    let spawned = tokio::process::Command::new(program).args(arguments).process_group(0).spawn();
     match spawned {
         Ok(mut child) => {
             info!("this node ends: asked for");

@@ -23,8 +23,12 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// What is left in the pipes of a command that has ended comes within this
 /// time; a process that it left behind may hold them open for ever.
 const DRAIN: Duration = Duration::from_millis(500);
+/// For a client to take the last frame and hang up.
+const LINGER: Duration = Duration::from_secs(5);
 /// Console: shortest and longest time between looks for more.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+/// Console: so often a node may take no key before the rest is dropped.
+const KEY_TRIES: u32 = 100;
 
 /// Runs a command here, as the first frame says.
 pub(crate) async fn exec(io: impl AsyncRead + AsyncWrite + Unpin + Send) {
@@ -37,7 +41,11 @@ pub(crate) async fn exec(io: impl AsyncRead + AsyncWrite + Unpin + Send) {
     };
     if let Err(error) = ended.and(writer.shutdown().await) {
         debug!(%error, "exec: client is gone");
+        return;
     }
+    // closed with input unread, the connection would be reset, and the last
+    // frames lost on their way
+    _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
 }
 
 fn exec_error(text: impl std::fmt::Display) -> ErrorBody {
@@ -206,18 +214,22 @@ pub(crate) async fn console(
 /// A node that does not read its keys takes none; they are dropped then.
 async fn send_keys(app: &App, node: NodeId, keys: &[u8]) {
     let mut rest = keys;
-    for _ in 0..50 {
+    let mut idle = 0;
+    while !rest.is_empty() && idle < KEY_TRIES {
         match app.machine.console_write(node, rest) {
-            Ok(taken) => rest = &rest[taken.min(rest.len())..],
+            Ok(0) => {
+                idle += 1;
+                tokio::time::sleep(LOOK.0).await;
+            }
+            Ok(taken) => {
+                idle = 0;
+                rest = &rest[taken.min(rest.len())..];
+            }
             Err(error) => {
                 debug!(%error, "keys dropped");
                 return;
             }
         }
-        if rest.is_empty() {
-            return;
-        }
-        tokio::time::sleep(LOOK.0).await;
     }
 }
 
@@ -229,19 +241,30 @@ async fn show(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), Option<ErrorBody>> {
     let mut pos = 0;
+    let mut boots = None;
     let mut pause = LOOK.0;
     loop {
         match app.machine.console_read(node, pos) {
-            Ok(chunk) if !chunk.bytes.is_empty() => {
+            Ok(chunk) => {
+                let begins = chunk.next - chunk.bytes.len() as u64;
+                if boots.is_some_and(|boots| boots != chunk.boots) && begins != 0 && pos != 0 {
+                    // another start of the node: positions count from its own
+                    // beginning, and we asked in the middle of it
+                    pos = 0;
+                    boots = Some(chunk.boots);
+                    continue;
+                }
+                boots = Some(chunk.boots);
                 pos = chunk.next;
-                pause = LOOK.0;
-                write_frame(writer, FrameKind::Stdout, &chunk.bytes).await.map_err(|_| None)?;
-                continue;
+                if !chunk.bytes.is_empty() {
+                    pause = LOOK.0;
+                    write_frame(writer, FrameKind::Stdout, &chunk.bytes).await.map_err(|_| None)?;
+                    continue;
+                }
+                if !follow {
+                    return Ok(());
+                }
             }
-            Ok(_) if !follow => return Ok(()),
-            // the node was removed and made again: its console starts anew
-            Ok(chunk) if chunk.next < pos => pos = chunk.next,
-            Ok(_) => {}
             Err(_) if follow => pos = 0,
             Err(error) => return Err(Some(ErrorBody::from_error(ErrorCode::Failed, &error))),
         }

@@ -1,1 +1,457 @@
-//! x
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon on a fake machine, asked over a real Unix socket: everything but
+//! the kernel.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_frame, write_json};
+use mint_api::{
+    AddRequest, ApplyRequest, ApplyResult, Client, ClientError, DeviceList, DoctorReport,
+    ErrorBody, ErrorCode, EventView, Hello, Line, NodeDetail, NodeList, NodeResult, ROUTES,
+    RemoveRequest, StartRequest, WaitFor,
+};
+use mint_node::fake::FakeMachine;
+use mint_node::{Config, kernel_image};
+use mint_sys::Event;
+use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+
+use crate::app::App;
+use crate::run::Parts;
+use crate::{events, server};
+
+/// A daemon with its own root folder.
+struct Daemon {
+    folder: tempfile::TempDir,
+    fake: Arc<FakeMachine>,
+    app: Arc<App>,
+    client: Client,
+}
+
+impl Daemon {
+    async fn start(fake: FakeMachine) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Arc::new(fake);
+        let mut config = Config::default();
+        config.node.kernel = folder.path().join("bzImage");
+        config.node.initrd = folder.path().join("initrd");
+        // no mint0 here: waiting for a node means waiting for its kernel
+        config.network.enabled = false;
+        config.ssh.manage = false;
+        std::fs::write(&config.node.kernel, kernel_image::pretend_kernel()).unwrap();
+        std::fs::write(&config.node.initrd, mint_node::cpio::Archive::new().finish()).unwrap();
+        let parts = Parts {
+            machine: fake.clone(),
+            host: fake.clone(),
+            config: Arc::new(config),
+            root: folder.path().to_owned(),
+            bundle: folder.path().join("bundle"),
+        };
+        let started = parts.start().await.unwrap();
+        let socket = folder.path().join("mintd.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        tokio::spawn(server::serve_unix(listener, started.router));
+        Self { folder, fake, app: started.app, client: Client::unix(socket) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn operate<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &Value,
+    ) -> Result<T, ErrorBody> {
+        self.client.operate(path, request, |_| {}).await.map_err(body)
+    }
+
+    async fn add(&self, request: AddRequest) -> Result<NodeResult, ErrorBody> {
+        self.operate("/v1/nodes", &serde_json::to_value(request).unwrap()).await
+    }
+}
+
+fn body(error: ClientError) -> ErrorBody {
+    match error {
+        ClientError::Refused(body) => *body,
+        other => panic!("{other}"),
+    }
+}
+
+fn web() -> AddRequest {
+    let mut spec = NodeSpec::named("web".parse().unwrap());
+    spec.cpus = Some("3-4".parse().unwrap());
+    spec.memory = vec!["1G@numa1".parse().unwrap()];
+    spec.devices = vec!["0000:03:00.0".parse().unwrap()];
+    AddRequest { spec, dry_run: false, wait: WaitFor::Mintd, wait_s: None }
+}
+
+fn test(work: impl AsyncFnOnce()) {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work());
+}
+
+#[test]
+fn server_serves_exactly_the_table() {
+    for route in ROUTES {
+        assert!(server::handler(route.method, route.path).is_some(), "{route:?}");
+    }
+    assert!(server::handler("get", "/v1/other").is_none());
+}
+
+#[test]
+fn life_of_a_node() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let before = daemon.fake.ledger();
+
+        let mut dry = web();
+        dry.dry_run = true;
+        let planned = daemon.add(dry).await.unwrap();
+        assert!(planned.dry_run && planned.node.is_none());
+        assert_eq!(daemon.fake.ledger(), before);
+
+        let added = daemon.add(web()).await.unwrap();
+        let node = added.node.unwrap();
+        assert_eq!((node.name.as_str(), node.state), ("web", NodeState::Running));
+        assert_eq!((node.cpus.as_str(), node.address.as_str()), ("3-4", "10.77.0.11"));
+        assert!(added.times.running_ms.is_some());
+
+        let list: NodeList = daemon.client.get("/v1/nodes").await.unwrap();
+        assert_eq!(list.nodes.len(), 2);
+        assert!(list.nodes[0].is_self && list.nodes[0].mintd == "ok");
+        let detail: NodeDetail = daemon.client.get("/v1/nodes/web").await.unwrap();
+        assert_eq!(detail.resources.memory.len(), 8);
+        assert_eq!(detail.spec.unwrap().name.as_str(), "web");
+
+        let again = daemon.add(web()).await.unwrap_err();
+        assert_eq!(again.exit_status(), 3);
+        assert_eq!(again.refusals[0].code, RefusalCode::NameTaken);
+
+        let killed: NodeResult = daemon.operate("/v1/nodes/1/kill", &json!({})).await.unwrap();
+        assert_eq!(killed.node.unwrap().state, NodeState::Killed);
+        let start = serde_json::to_value(StartRequest::default()).unwrap();
+        let started: NodeResult = daemon.operate("/v1/nodes/web/start", &start).await.unwrap();
+        assert_eq!(started.node.unwrap().boots, 2);
+        // no peer answers here: the kernel is asked
+        let stopped: NodeResult = daemon.operate("/v1/nodes/web/stop", &json!({})).await.unwrap();
+        assert_eq!(stopped.node.unwrap().state, NodeState::Halted);
+        let request = serde_json::to_value(RemoveRequest::default()).unwrap();
+        let removed: NodeResult = daemon.operate("/v1/nodes/web/remove", &request).await.unwrap();
+        assert_eq!((removed.removed.as_deref(), removed.id), (Some("web"), Some(1)));
+        let gone: Result<NodeDetail, _> = daemon.client.get("/v1/nodes/web").await;
+        assert_eq!(body(gone.unwrap_err()).refusals[0].code, RefusalCode::NodeAbsent);
+    });
+}
+
+#[test]
+fn stop_of_a_deaf_node_ends_in_a_kill() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        daemon.add(web()).await.unwrap();
+        daemon.fake.fail("shutdown node 1");
+        let stopped: NodeResult =
+            daemon.operate("/v1/nodes/web/stop", &json!({"timeout_s": 1})).await.unwrap();
+        assert_eq!(stopped.node.unwrap().state, NodeState::Killed);
+        assert!(stopped.notes[0].contains("was killed"), "{:?}", stopped.notes);
+    });
+}
+
+#[test]
+fn node_0_and_ourselves_are_not_stopped() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let stop: Result<NodeResult, _> = daemon.operate("/v1/nodes/0/stop", &json!({})).await;
+        assert_eq!(stop.unwrap_err().refusals[0].code, RefusalCode::NodeSelf);
+    });
+}
+
+#[test]
+fn requests_that_make_no_sense_are_usage_errors() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        for (path, request) in [
+            ("/v1/nodes", json!({"spec": {"name": "web", "cores": 2}})),
+            ("/v1/nodes", json!({"spec": {"name": "Web"}})),
+            ("/v1/nodes/web/stop", json!({"timeout": 2})),
+        ] {
+            let error = daemon.operate::<Value>(path, &request).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::BadRequest, "{path} {request}");
+            assert_eq!(error.exit_status(), 2);
+        }
+        let nowhere: Result<Value, _> = daemon.client.get("/v1/nowhere").await;
+        assert_eq!(body(nowhere.unwrap_err()).code, ErrorCode::NotFound);
+    });
+}
+
+#[test]
+fn lists_and_documents_are_served() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let devices: DeviceList = daemon.client.get("/v1/devices").await.unwrap();
+        let disk = devices.devices.iter().find(|device| device.bdf == "0000:03:00.0").unwrap();
+        assert_eq!((disk.class_name.as_str(), disk.driver.as_deref()), ("NVMe disk", Some("nvme")));
+        let raw: Value = daemon.client.get("/v1/devices").await.unwrap();
+        let keys = raw["devices"][0].as_object().unwrap();
+        for key in ["bdf", "class", "driver", "owner", "state", "numa"] {
+            assert!(keys.contains_key(key), "{key}");
+        }
+        let report: DoctorReport = daemon.client.get("/v1/doctor").await.unwrap();
+        assert!(report.ok, "{report:?}");
+        let hello: Hello = daemon.client.get("/v1/hello").await.unwrap();
+        assert_eq!((hello.node, hello.name.as_str()), (NodeId::ZERO, "node0"));
+        let document: Value = daemon.client.get("/v1/openapi.json").await.unwrap();
+        assert_eq!(document["openapi"], "3.1.0");
+        let config: Value = daemon.client.get("/v1/config").await.unwrap();
+        assert_eq!(config["wait"]["hung_s"], 10);
+    });
+}
+
+async fn exec(client: &Client, argv: &[&str], input: &[u8]) -> Result<(i32, String), ErrorBody> {
+    let io = client.upgrade("/v1/nodes/0/exec").await.map_err(body)?;
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let argv = argv.iter().map(|&text| text.to_owned()).collect();
+    write_json(&mut writer, FrameKind::Request, &ExecRequest { argv }).await.unwrap();
+    let input = input.to_vec();
+    let sending = tokio::spawn(async move {
+        // a command may end before it has read everything
+        _ = write_frame(&mut writer, FrameKind::Stdin, &input).await;
+        _ = write_frame(&mut writer, FrameKind::StdinEnd, &[]).await;
+        writer
+    });
+    let mut output = String::new();
+    loop {
+        let frame = read_frame(&mut reader).await.unwrap().expect("ends with a last frame");
+        let text = String::from_utf8_lossy(&frame.data).into_owned();
+        match frame.kind {
+            FrameKind::Stdout => output.push_str(&text),
+            FrameKind::Stderr => output.push_str(&format!("E:{text}")),
+            FrameKind::Exit => {
+                let exit: ExecExit = serde_json::from_str(&text).unwrap();
+                drop(sending.await.unwrap());
+                return Ok((exit.status, output));
+            }
+            FrameKind::Error => return Err(serde_json::from_str(&text).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn exec_passes_input_output_and_status() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let client = &daemon.client;
+        let script = ["sh", "-c", "cat; echo bad >&2; exit 7"];
+        let (status, output) = exec(client, &script, b"hello\n").await.unwrap();
+        assert_eq!(status, 7);
+        assert!(output.contains("hello\n") && output.contains("E:bad\n"), "{output}");
+        let (status, _) = exec(client, &["sh", "-c", "kill -TERM $$"], b"").await.unwrap();
+        assert_eq!(status, 128 + 15);
+        let big = vec![b'x'; 1 << 20];
+        let (status, output) = exec(client, &["wc", "-c"], &big).await.unwrap();
+        assert_eq!((status, output.trim()), (0, "1048576"));
+        // input that nobody reads
+        assert_eq!(exec(client, &["true"], &big).await.unwrap().0, 0);
+        let error = exec(client, &["/nonexistent/command"], b"").await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::ExecFailed);
+        // a process left behind does not hold the connection
+        let (status, output) = exec(client, &["sh", "-c", "sleep 60 & echo x"], b"").await.unwrap();
+        assert_eq!((status, output.as_str()), (0, "x\n"));
+    });
+}
+
+#[test]
+fn command_goes_when_its_client_goes() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let mark = daemon.path("mark");
+        let script = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 1000", mark.display());
+        let io = daemon.client.upgrade("/v1/nodes/0/exec").await.unwrap();
+        let (reader, mut writer) = tokio::io::split(io);
+        let argv = vec!["sh".into(), "-c".into(), script];
+        write_json(&mut writer, FrameKind::Request, &ExecRequest { argv }).await.unwrap();
+        let is = |exists: bool, path: &Path| path.exists() == exists;
+        until(|| is(true, &mark)).await;
+        let pid = std::fs::read_to_string(&mark).unwrap();
+        drop((reader, writer));
+        let process = PathBuf::from(format!("/proc/{}", pid.trim()));
+        until(|| is(false, &process)).await;
+    });
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("did not come true within 10 s");
+}
+
+#[test]
+fn exec_on_a_node_that_cannot_be_reached_says_so() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &[])).await;
+        let error = daemon.client.upgrade("/v1/nodes/web/exec").await.map(drop).unwrap_err();
+        assert_eq!(body(error).code, ErrorCode::PeerUnreachable);
+        daemon.fake.set_state(NodeId::new(1).unwrap(), NodeState::Halted);
+        let error = daemon.client.upgrade("/v1/nodes/web/exec").await.map(drop).unwrap_err();
+        assert_eq!(body(error).refusals[0].code, RefusalCode::NodeNotRunning);
+    });
+}
+
+#[test]
+fn console_shows_what_is_buffered_and_takes_keys() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &[])).await;
+        // the fake echoes, as a shell does
+        let io = daemon.client.upgrade("/v1/nodes/web/console?follow=true").await.unwrap();
+        let (mut reader, mut writer) = tokio::io::split(io);
+        write_frame(&mut writer, FrameKind::Stdin, b"ls\n").await.unwrap();
+        let frame = read_frame(&mut reader).await.unwrap().unwrap();
+        assert_eq!((frame.kind, frame.data.as_slice()), (FrameKind::Stdout, &b"ls\n"[..]));
+        drop((reader, writer));
+        let io = daemon.client.upgrade("/v1/nodes/1/console").await.unwrap();
+        let (mut reader, _writer) = tokio::io::split(io);
+        assert_eq!(read_frame(&mut reader).await.unwrap().unwrap().data, b"ls\n");
+        assert_eq!(read_frame(&mut reader).await.unwrap().unwrap().kind, FrameKind::Exit);
+        let absent = daemon.client.upgrade("/v1/nodes/3/console").await.map(drop).unwrap_err();
+        assert_eq!(body(absent).refusals[0].code, RefusalCode::NodeAbsent);
+        // an id may be waited for
+        assert!(daemon.client.upgrade("/v1/nodes/3/console?follow=true").await.is_ok());
+    });
+}
+
+fn event(old: NodeState, new: NodeState) -> Event {
+    Event { seq: 1, time_ns: 5, node: NodeId::new(1).unwrap(), old, new, lost: 0 }
+}
+
+#[test]
+fn events_are_told_written_and_followed() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &[])).await;
+        events::state_changed(&daemon.app, &event(NodeState::Starting, NodeState::Running));
+        let mut lines = daemon.client.lines("/v1/events?follow=true", None).await.unwrap();
+        let first: EventView = lines.next().await.unwrap().unwrap();
+        assert_eq!((first.seq, first.new.as_deref()), (1, Some("running")));
+        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
+        let second: EventView = lines.next().await.unwrap().unwrap();
+        assert_eq!((second.seq, second.name.as_str()), (2, "web"));
+        assert_eq!(second.old.as_deref(), Some("running"));
+        let text = std::fs::read_to_string(daemon.path("run/mint/events.jsonl")).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        let mut later = daemon.client.lines("/v1/events?since=1", None).await.unwrap();
+        let only: EventView = later.next().await.unwrap().unwrap();
+        assert_eq!(only.seq, 2);
+        assert!(later.next::<EventView>().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn node_that_reboots_is_started_again_unless_told_otherwise() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        for (start_on_reboot, boots) in [(true, 2), (false, 1)] {
+            let daemon = Daemon::start(FakeMachine::new()).await;
+            let mut request = web();
+            request.spec.start_on_reboot = start_on_reboot;
+            daemon.add(request).await.unwrap();
+            daemon.fake.set_state(one, NodeState::Reboot);
+            events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Reboot));
+            if start_on_reboot {
+                let fake = daemon.fake.clone();
+                until(|| {
+                    let node = mint_node::Machine::node(&*fake, one).unwrap().unwrap();
+                    node.state == NodeState::Running && node.boots == boots
+                })
+                .await;
+            } else {
+                // the driver is idle: nothing was queued
+                daemon.app.driver.run(|_| ()).await.unwrap();
+                let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
+                assert_eq!((node.state, node.boots), (NodeState::Reboot, boots));
+            }
+        }
+    });
+}
+
+#[test]
+fn apply_is_idempotent_and_starts_what_has_stopped() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let dir = daemon.path("nodes.d");
+        std::fs::create_dir(&dir).unwrap();
+        let text = "name = \"web\"\ncpus = \"3-4\"\nmemory = \"1G@numa1\"\n";
+        std::fs::write(dir.join("web.toml"), text).unwrap();
+        std::fs::write(dir.join("bad.toml"), "name = \"bad\"\ncpus = \"9\"\nmemory = \"1G\"\n")
+            .unwrap();
+        let request =
+            ApplyRequest { dir: Some(dir.to_string_lossy().into_owned()), wait: WaitFor::Running };
+        let request = serde_json::to_value(request).unwrap();
+        let apply = async || {
+            let result: Result<ApplyResult, _> = daemon.operate("/v1/apply", &request).await;
+            result.map(|result| {
+                result.nodes.into_iter().map(|node| node.result).collect::<Vec<_>>().join(" ")
+            })
+        };
+        assert_eq!(apply().await.unwrap(), "failed added");
+        assert_eq!(apply().await.unwrap(), "failed unchanged");
+        daemon.fake.set_state(NodeId::new(1).unwrap(), NodeState::Halted);
+        assert_eq!(apply().await.unwrap(), "failed started");
+        let before = daemon.fake.ledger();
+        std::fs::write(dir.join("bad.toml"), "name = \"bad\"\ncolour = \"red\"\n").unwrap();
+        let error = apply().await.unwrap_err();
+        assert_eq!((error.code, error.exit_status()), (ErrorCode::ConfigBad, 2));
+        assert!(error.causes[0].contains("colour"), "{error:?}");
+        assert_eq!(daemon.fake.ledger(), before);
+    });
+}
+
+#[test]
+fn two_adds_at_once_get_different_nodes() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let mut db = web();
+        db.spec.name = "db".parse().unwrap();
+        db.spec.cpus = Some("5".parse().unwrap());
+        db.spec.memory = vec!["512M@numa1".parse().unwrap()];
+        db.spec.devices.clear();
+        let (one, two) = tokio::join!(daemon.add(web()), daemon.add(db));
+        assert_ne!(one.unwrap().node.unwrap().id, two.unwrap().node.unwrap().id);
+    });
+}
+
+#[test]
+fn driver_survives_a_panic_and_settles_the_journal() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let lost = daemon.app.driver.run(|_| -> () { panic!("a bug, on purpose") }).await;
+        assert!(lost.is_err());
+        daemon.add(web()).await.unwrap();
+    });
+}
+
+#[test]
+fn progress_comes_before_the_result() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let request = serde_json::to_vec(&web()).unwrap();
+        let mut lines = daemon.client.lines("/v1/nodes", Some(request)).await.unwrap();
+        let mut all = Vec::new();
+        while let Some(line) = lines.next::<Line>().await.unwrap() {
+            all.push(line);
+        }
+        let (last, before) = all.split_last().unwrap();
+        assert!(matches!(last, Line::Result(_)));
+        assert!(before.len() > 5 && before.iter().all(|line| matches!(line, Line::Progress(_))));
+    });
+}
