@@ -115,9 +115,10 @@ setup_rust() {
 			return
 		fi
 	fi
-	# Debian 12 carries a current Rust beside its own old one, for browsers.
+	# Beside its own Rust, each Debian carries a current one, for browsers: the
+	# same on 12 and 13, so rustfmt and clippy say the same there.
 	has_candidate cargo || apt_update
-	for suffix in '' -web; do
+	for suffix in -web ''; do
 		candidate=$(apt-cache policy "rustc$suffix" | awk '$1 == "Candidate:" { print $2 }')
 		at_least "${candidate:-0}" $RUST_MIN || continue
 		if [ -z "$suffix" ]; then
