@@ -166,7 +166,9 @@ def test_missing_file_reaches_no_kernel(fake, image, option, tmp_path):
     [
         ("EPERM", LOADED, 3, ["CAP_SYS_ADMIN"]),
         ("ENOENT", -1, 3, ["no node 1"]),
-        ("EBUSY", RUNNING, 3, ["running", "already"]),
+        ("EBUSY", RUNNING, 3, ["is running already"]),
+        ("EAGAIN", RUNNING, 3, ["is running already"]),
+        ("EAGAIN", STARTING, 3, ["is starting already"]),
         ("EBUSY", STOPPED, 3, ["no kernel to start", "kexec -l --mint-node 1"]),
         ("EBUSY", CRASHED, 3, ["panicked", "load one first"]),
         ("ENOEXEC", STOPPED, 3, ["no kernel to start", "stopped"]),
