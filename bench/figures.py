@@ -57,7 +57,7 @@ def put(node: Node, path: str, data: bytes) -> None:
 
 def number(text: str, what: str) -> float:
     """The number of a "measure WHAT NUMBER" line."""
-    return float(re.search(rf"^measure {what} ([\d.]+)", text, re.MULTILINE)[1])
+    return float(re.search(rf"^measure {what} ([\d.]+)\r*$", text, re.MULTILINE)[1])
 
 
 def spread(values: list[float], form: str = "{:.2f}") -> str:
@@ -238,7 +238,7 @@ def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
         for _ in range(5):
             for what, amount in (("send", 32), ("pingpong", 300)):
                 line = f"measure {what} {address} {PORT} {amount}"
-                text = near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", again_s=90)
+                text = near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", limit_s=300, again_s=120)
                 found[what].append(number(text, what))
     return found
 

@@ -5,8 +5,7 @@ import os
 import re
 from pathlib import Path
 
-# TCG: SVM with nested paging, so that nodes have a /dev/kvm. QEMU 7.2 emulates
-# no VMX and no x2APIC.
+# TCG: SVM with nested paging, so that nodes have a /dev/kvm (VMX is not emulated).
 CPU_TCG = "EPYC,+svm,+npt"
 
 # KVM: the host's own model, for its SVM or VMX. invtsc: a node has no clock but

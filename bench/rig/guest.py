@@ -6,14 +6,26 @@ import re
 import time
 from collections.abc import Iterator
 
-from rig.channel import OUTPUT
+from rig.channel import OUTPUT, Job
 from rig.errors import CommandTimeout, RigError
 from rig.node import Node
-from rig.wait import wait_until
+from rig.wait import SLOWNESS, wait_until
 
 # From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
 LIMIT_S = 240
 ESCAPE = b"\x1d"  # Ctrl-]: leaves virsh console
+
+
+def read_until(job: Job, pattern: str, end: float, text: str = "") -> str:
+    """Add a terminal's output to text until that matches, or until the time is end."""
+    with contextlib.suppress(CommandTimeout):
+        for kind, data in job.frames(max(0.0, end - time.monotonic())):
+            text += data.decode(errors="replace") if kind == OUTPUT else ""
+            if re.search(pattern, text):
+                break
+    if job.result is not None and not re.search(pattern, text):
+        raise RigError(f"ended with status {job.result.status} before {pattern!r} came:\n{text}")
+    return text
 
 
 class Guest:
@@ -72,15 +84,14 @@ class Guest:
         shell may not have been up. Gives all text; raises RigError.
         """
         job = self.node.terminal(f"virsh console {self.name} --force")
-        text, end = "", time.monotonic() + limit_s
+        end = time.monotonic() + limit_s * SLOWNESS
         try:
-            while time.monotonic() < end and job.result is None:
+            text = read_until(job, r"Escape character is", end)
+            while time.monotonic() < end:
                 job.input(f"\r{line}\r".encode())
-                with contextlib.suppress(CommandTimeout):
-                    for kind, data in job.frames(again_s):
-                        text += data.decode(errors="replace") if kind == OUTPUT else ""
-                        if re.search(answer, text):
-                            return text.replace("\r", "")
+                text = read_until(job, answer, min(end, time.monotonic() + again_s), text)
+                if re.search(answer, text):
+                    return text.replace("\r", "")
         finally:
             job.input(ESCAPE)
             job.kill(9)

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, paths
+from rig import accel, emulator, paths
 from rig.channel import Channel
 from rig.console import Console
 from rig.errors import MachineLost
@@ -165,7 +165,7 @@ class Machine:
         if config.trace:
             trace = ["-D", str(self.folder / FIFO), "-trace", "enable=memory_region_ops_*"]
         return [
-            "qemu-system-x86_64",
+            *emulator.find().command,
             "-name", f"mint-rig-{config.name},debug-threads=on",
             # Nothing that is not said here: no floppy, no VGA, no default card.
             "-no-user-config", "-nodefaults", "-display", "none",
@@ -208,6 +208,7 @@ class Machine:
             self.process = subprocess.Popen(
                 # QEMU must not outlive the test program, however that ends.
                 ["setpriv", "--pdeathsig", "KILL", *command],
+                env=os.environ | emulator.find().environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
