@@ -10,6 +10,7 @@
 //! (mintd's state driver), which carries out one operation at a time.
 
 mod apply;
+mod boot;
 pub mod bundle;
 pub mod config;
 pub mod cpio;
@@ -23,8 +24,10 @@ pub mod journal;
 pub mod kernel_image;
 pub mod machine;
 mod nodes;
+mod outcome;
 pub mod peers;
 mod planner;
+mod planner_memory;
 pub mod specs;
 
 pub use apply::ApplyError;
@@ -35,6 +38,7 @@ pub use host::{Host, SysHost};
 pub use inventory::Inventory;
 pub use journal::Journal;
 pub use machine::{KernelMachine, Machine};
-pub use nodes::{Done, GiveBack, Nodes, OpError, Times, not_running};
+pub use nodes::{Nodes, not_running};
+pub use outcome::{Done, GiveBack, OpError, Times};
 pub use peers::{PeerError, Peers};
 pub use specs::SpecStore;

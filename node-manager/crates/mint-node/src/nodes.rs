@@ -2,141 +2,26 @@
 //! Operations on nodes. One thread owns a [`Nodes`]; each call may block for as
 //! long as the kernel's moves take, and returns when the ledger is settled.
 
-use std::fs::File;
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mint_sys::{SysError, errno_name, sealed_file};
+use mint_sys::SysError;
 use mint_types::{
     Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode, ResourceKey, Step,
 };
-use serde::{Deserialize, Serialize};
 use tracing::{info, info_span, warn};
 
-use crate::apply::{Applier, ApplyError, StepError};
-use crate::bundle::{self, Bundle, BundleError};
+use crate::apply::{Applier, ApplyError};
+use crate::bundle::Bundle;
 use crate::config::Config;
 use crate::host::Host;
 use crate::inventory::Inventory;
-use crate::journal::{Begun, Journal, JournalError, Operation};
+use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
+use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::Peers;
 use crate::planner::{Planner, busy, refused_by_kernel};
-use crate::specs::{SpecError, SpecStore};
-use crate::{initrd, kernel_image};
-
-/// Who gets cores and devices of a removed node. Memory stays free: it is the
-/// pool that new nodes are made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GiveBack {
-    /// That node.
-    To(NodeId),
-    /// Nobody.
-    KeepFree,
-}
-
-/// How long the parts of an operation took, in milliseconds.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Times {
-    /// Validation.
-    pub plan_ms: u64,
-    /// Moves of resources.
-    pub apply_ms: u64,
-    /// Image checks, bundle and `kexec_file_load`.
-    pub load_ms: u64,
-    /// `MINT_IOC_NODE_START`.
-    pub start_ms: u64,
-}
-
-/// An operation that was carried out (or planned, if only that was asked for).
-#[derive(Clone, PartialEq, Debug)]
-pub struct Done {
-    /// The node.
-    pub node: NodeId,
-    /// Its name.
-    pub name: String,
-    /// Steps, in words.
-    pub steps: Vec<String>,
-    /// What the user should know.
-    pub notes: Vec<String>,
-    /// How long it took.
-    pub times: Times,
-}
-
-/// An operation was not carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum OpError {
-    /// Validation said no, and nothing was changed.
-    #[error("{}", refusals_text(.0))]
-    Refused(Vec<Refusal>),
-    /// Steps of the plan.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// The image could not be loaded or started; for a new node everything was
-    /// taken back.
-    #[error("could not {action} {node}{}{}", hint_text(.hint), left_text(.left))]
-    Boot {
-        /// `load` or `start`.
-        action: &'static str,
-        /// Label of the node.
-        node: String,
-        /// What it means.
-        hint: &'static str,
-        /// What could not be taken back, in words.
-        left: Vec<String>,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A call to the kernel.
-    #[error("could not {action}")]
-    Kernel {
-        /// What was tried.
-        action: String,
-        /// Why.
-        #[source]
-        source: SysError,
-    },
-    /// Not all cores of a killed node were caught.
-    #[error("{node} was killed, but only {parked} of its {cpus} cores are in the park loop")]
-    NotParked {
-        /// Label of the node.
-        node: String,
-        /// Cores in the park loop.
-        parked: u32,
-        /// Cores that it owns.
-        cpus: u32,
-    },
-    /// A step outside of a plan.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// The journal.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The store of descriptions.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-}
-
-fn refusals_text(refusals: &[Refusal]) -> String {
-    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")
-}
-
-fn hint_text(hint: &str) -> String {
-    if hint.is_empty() { String::new() } else { format!(" ({hint})") }
-}
-
-fn left_text(left: &[String]) -> String {
-    if left.is_empty() { String::new() } else { format!("; not taken back: {}", left.join("; ")) }
-}
-
-impl From<Refusal> for OpError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(vec![refusal])
-    }
-}
+use crate::specs::SpecStore;
 
 /// What operations need; see the traits.
 pub struct Nodes {
@@ -156,7 +41,7 @@ pub struct Nodes {
     pub specs: SpecStore,
 }
 
-type Progress<'a> = &'a dyn Fn(&str);
+pub(crate) type Progress<'a> = &'a dyn Fn(&str);
 
 impl Nodes {
     /// Makes a node, and starts it if its description says so.
@@ -283,51 +168,6 @@ impl Nodes {
             notes: Vec::new(),
             times,
         })
-    }
-
-    fn boot(
-        &self,
-        node: NodeId,
-        name: &NodeName,
-        spec: &NodeSpec,
-        times: &mut Times,
-        progress: Progress<'_>,
-    ) -> Result<(), OpError> {
-        let label = format!("node {node} ({name})");
-        let defaults = &self.config.node;
-        let kernel: &PathBuf = spec.kernel.as_ref().unwrap_or(&defaults.kernel);
-        let initrd: &PathBuf = spec.initrd.as_ref().unwrap_or(&defaults.initrd);
-        let cmdline = spec.cmdline.as_ref().unwrap_or(&defaults.cmdline);
-        let began = Instant::now();
-        progress(&format!("load {} and {}", kernel.display(), initrd.display()));
-        kernel_image::check_kernel(kernel)?;
-        let (image, note) = initrd::check_initrd(initrd)?;
-        if let Some(note) = note {
-            progress(&note);
-        }
-        let fault = |action, hint, source: Box<dyn std::error::Error + Send + Sync>| {
-            OpError::Boot { action, node: label.clone(), hint, left: Vec::new(), source }
-        };
-        let io_fault = |source: io::Error| fault("load", "", source.into());
-        let files = self
-            .bundle
-            .files(node, name)
-            .map_err(|error: BundleError| fault("load", "", error.into()))?;
-        let archive = bundle::archive(&files, image.len());
-        let initrd = sealed_file(&[&image, &archive]).map_err(io_fault)?;
-        let kernel = File::open(kernel).map_err(io_fault)?;
-        self.machine
-            .load(node, &kernel, Some(&initrd), cmdline)
-            .map_err(|error| fault("load", load_hint(&error), error.into()))?;
-        times.load_ms = ms(began);
-        let began = Instant::now();
-        progress(&format!("start {label}"));
-        self.machine
-            .start(node)
-            .map_err(|error| fault("start", start_hint(&error), error.into()))?;
-        times.start_ms = ms(began);
-        info!(load_ms = times.load_ms, start_ms = times.start_ms, "started");
-        Ok(())
     }
 
     /// Ends a node by force. Its resources stay its own.
@@ -627,27 +467,7 @@ fn describe(step: &Step, inventory: &Inventory) -> String {
     }
 }
 
-fn load_hint(error: &SysError) -> &'static str {
-    match error.errno().map(errno_name).as_deref() {
-        Some("ENOMEM") => "it owns too little memory for this kernel and initrd",
-        Some("ENOEXEC") => "the kernel does not take this image as one that can be a node",
-        Some("EBUSY") => "it runs, or somebody else loads it",
-        Some("EPERM") => "mintd needs CAP_SYS_BOOT",
-        Some("EINVAL") => "the command line is too long, or this kernel has no KEXEC_FILE_MINT",
-        _ => "",
-    }
-}
-
-fn start_hint(error: &SysError) -> &'static str {
-    match error.errno().map(errno_name).as_deref() {
-        Some("EAGAIN") => "not all its cores are in the park loop; see mintctl doctor",
-        Some("ENXIO") => "it owns no core",
-        Some("ENOEXEC") => "its image was dropped meanwhile: try again",
-        _ => "",
-    }
-}
-
-fn ms(began: Instant) -> u64 {
+pub(crate) fn ms(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 

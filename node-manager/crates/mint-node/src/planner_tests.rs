@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::fake::{BLOCK_BYTES, FakeMachine, POOL1};
-use mint_types::CpuSet;
+use crate::planner_memory::choose_blocks;
+use mint_types::{CpuSet, MemoryRequest};
 use std::path::PathBuf;
 
 /// Kernel and initrd that pass, in a folder that lives as long as the test.

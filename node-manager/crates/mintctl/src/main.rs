@@ -17,7 +17,10 @@ use clap::Parser;
 use crate::args::Args;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
     let json = args.json;
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -33,4 +36,18 @@ fn main() -> ExitCode {
     // a read of the terminal may still hang in a thread of its own
     runtime.shutdown_background();
     ExitCode::from(status)
+}
+
+/// Help goes to standard output with status 0; wrong usage to standard error with
+/// status 2, as JSON if that was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args().take_while(|word| word != "--").any(|word| word == "--json");
+    if error.use_stderr() && wants_json {
+        let text = error.to_string();
+        let text = text.trim().strip_prefix("error: ").unwrap_or(&text);
+        return ExitCode::from(failure::Failure::usage(text).tell(true));
+    }
+    // to a closed output there is nothing to say
+    _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

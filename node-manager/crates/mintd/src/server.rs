@@ -229,7 +229,7 @@ async fn exec(
         return upgraded(request, streams::exec);
     }
     if headers.contains_key(FORWARDED_HEADER) {
-        let error = format_args!("this is node {}, not {}", app.here, node.label());
+        let error = format!("this is node {}, not {}", app.here, node.label());
         return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, error)));
     }
     if !node.state.is_live() {
@@ -263,7 +263,7 @@ where
 {
     let asked = request.headers().get(UPGRADE_HEADER).map(HeaderValue::as_bytes);
     if asked != Some(UPGRADE.as_bytes()) {
-        let text = format_args!("this path is for connections that are upgraded to {UPGRADE}");
+        let text = format!("this path is for connections that are upgraded to {UPGRADE}");
         return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, text)));
     }
     let upgrade = hyper::upgrade::on(&mut request);
