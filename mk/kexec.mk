@@ -7,7 +7,7 @@ kexec: ## build/kexec/kexec: kexec with --mint-node
 kexec-deb: ## build/deb/kexec-tools_*.deb: the same as Debian's package
 	@kexec-mint/scripts/build --deb
 
-kexec-check: kexec ## check the kexec-tools series, try the binary
+kexec-check: kexec kexec-deb ## check the kexec-tools series, try the binary and the package
 	@kexec-mint/scripts/check
 	@kexec-mint/tests/run
 
