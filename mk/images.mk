@@ -29,7 +29,7 @@ $(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/
 # One boot of the image, when image or kernel version are new to the cache.
 IMAGES_KERNEL := $(BUILD)/kernel/mint/bzImage
 $(IMAGES_OUT)/capabilities.xml: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd images/scripts/build-capabilities $(wildcard $(IMAGES_KERNEL)) | $(IMAGES_PARTS)
-	@[ ! -e $(IMAGES_KERNEL) ] || images/scripts/build-capabilities $(BUILD) $(IMAGES_KERNEL) $@
+	@[ ! -e $(IMAGES_KERNEL) ] || $(PYTHON) images/scripts/build-capabilities $(BUILD) $(IMAGES_KERNEL) $@
 
 # Always asked: the script looks whether anything that goes into it changed.
 $(IMAGES_OUT)/mint.squashfs: $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd $(IMAGES_OUT)/fio FORCE | $(IMAGES_OUT)/capabilities.xml $(IMAGES_PARTS)
