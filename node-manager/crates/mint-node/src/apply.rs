@@ -77,7 +77,9 @@ impl Applier<'_> {
     pub fn run(&mut self, begun: &Begun, progress: &dyn Fn(&str)) -> Result<(), ApplyError> {
         self.journal.begin(begun)?;
         for (index, step) in begun.steps.iter().enumerate() {
-            progress(&step.to_string());
+            if let Some(text) = begun.progress(index) {
+                progress(&text);
+            }
             if let Err(source) = self.step(step) {
                 let left = self.roll_back(&begun.steps[..index]);
                 return Err(ApplyError::Step {

@@ -111,9 +111,4 @@ impl Inventory {
     pub fn is_live(&self, id: NodeId) -> bool {
         self.node(id).is_some_and(|node| node.state.is_live())
     }
-
-    /// `cpu 2`, or memory with size and address.
-    pub fn resource_label(&self, key: ResourceKey) -> String {
-        self.find(key).map_or_else(|| key.to_string(), |resource| resource.label(&self.info))
-    }
 }

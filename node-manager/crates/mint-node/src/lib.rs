@@ -14,6 +14,7 @@ mod boot;
 pub mod bundle;
 pub mod config;
 pub mod cpio;
+mod describe;
 pub mod doctor;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

@@ -14,6 +14,7 @@ use tracing::{info, info_span, warn};
 use crate::apply::{Applier, ApplyError};
 use crate::bundle::Bundle;
 use crate::config::Config;
+use crate::describe::describe;
 use crate::host::Host;
 use crate::inventory::Inventory;
 use crate::journal::{Begun, Journal, Operation};
@@ -70,7 +71,7 @@ impl Nodes {
         let mut done = Done {
             node: plan.node,
             name: plan.name.to_string(),
-            steps: plan.steps.iter().map(|step| describe(step, &inventory)).collect(),
+            steps: describe(&plan.steps, &inventory),
             notes: plan.notes,
             times: Times { plan_ms: ms(began), ..Times::default() },
         };
@@ -273,7 +274,7 @@ impl Nodes {
         let mut done = Done {
             node: node.id,
             name: node.display_name(),
-            steps: begun.steps.iter().map(|step| describe(step, &inventory)).collect(),
+            steps: describe(&begun.steps, &inventory),
             notes: Vec::new(),
             times: Times { apply_ms: ms(began), ..Times::default() },
         };
@@ -292,7 +293,9 @@ impl Nodes {
         progress: Progress<'_>,
     ) -> Result<(), OpError> {
         for (index, step) in begun.steps.iter().enumerate() {
-            progress(&step.to_string());
+            if let Some(text) = begun.progress(index) {
+                progress(&text);
+            }
             let applier = self.applier(here);
             applier.ensure(step).map_err(|source| ApplyError::Step {
                 step: step.to_string(),
@@ -453,18 +456,6 @@ pub fn not_running(node: &NodeStatus) -> Refusal {
         format_args!("{label} does not run: it is {}", node.state),
     )
     .hint(format_args!("start it: mintctl node start {}", node.display_name()))
-}
-
-fn describe(step: &Step, inventory: &Inventory) -> String {
-    match step {
-        Step::Release { key, node, driver: None } if key.kind == Kind::Memory => {
-            format!("release {} from node {node}", inventory.resource_label(*key))
-        }
-        Step::Claim { key, node, .. } if key.kind == Kind::Memory => {
-            format!("claim {} for node {node}", inventory.resource_label(*key))
-        }
-        other => other.to_string(),
-    }
 }
 
 pub(crate) fn ms(began: Instant) -> u64 {

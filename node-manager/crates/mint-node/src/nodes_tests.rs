@@ -62,7 +62,7 @@ fn dry_run_only_describes() {
     let done = nodes(&fake, folder.path()).add(&images.spec("web"), true, &quiet).unwrap();
     assert_eq!(done.steps.first().unwrap(), "create node 1 (web)");
     assert_eq!(done.steps.last().unwrap(), "load and start node 1 (web)");
-    assert!(done.steps.contains(&"claim memory 128M at 0x100000000 for node 1".to_owned()));
+    assert!(done.steps.contains(&"claim memory 1G at 0x100000000 for node 1".to_owned()));
     assert!(fake.calls().is_empty());
 }
 

@@ -144,7 +144,11 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
     let mut told = view("state", event.node, status.as_ref(), event.time_ns);
     told.old = Some(event.old.to_string());
     told.new = Some(event.new.to_string());
-    if matches!(event.new, NodeState::Starting | NodeState::Running) {
+    let ended = matches!(
+        event.new,
+        NodeState::Halted | NodeState::Reboot | NodeState::Crashed | NodeState::Killed
+    );
+    if !ended {
         // last words of an earlier life
         told.reason = String::new();
     }

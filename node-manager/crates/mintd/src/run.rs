@@ -189,6 +189,8 @@ impl Parts {
             marks: Mutex::new(Marks::default()),
             ending: AtomicBool::new(false),
         });
+        let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
+        app.marks().ssh_host_keys.insert(here, own_keys);
         settle(&app).await;
         let router = server::router(app.clone());
         Ok(Started { app, router, tls: server_tls })

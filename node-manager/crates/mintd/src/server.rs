@@ -20,7 +20,7 @@ use mint_types::{NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_rustls::TlsAcceptor;
@@ -237,7 +237,7 @@ async fn exec(
     }
     let client = app.peers.client(node.id)?;
     let path = format!("/v1/nodes/{}/exec", node.id);
-    let mut there = client.upgrade(&path).await.map_err(|error| match error {
+    let there = client.upgrade(&path).await.map_err(|error| match error {
         mint_api::ClientError::Refused(body) => *body,
         other => {
             let mut body = ErrorBody::from_error(ErrorCode::PeerUnreachable, &other);
@@ -246,11 +246,7 @@ async fn exec(
             body
         }
     })?;
-    upgraded(request, move |mut here| async move {
-        if let Err(error) = copy_bidirectional(&mut here, &mut there).await {
-            debug!(%error, "exec: one side is gone");
-        }
-    })
+    upgraded(request, move |here| streams::forward(app, node.id, here, there))
 }
 
 /// Answers 101 and goes on with the connection in a task of its own.

@@ -23,6 +23,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// What is left in the pipes of a command that has ended comes within this
 /// time; a process that it left behind may hold them open for ever.
 const DRAIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether the node of a silent connection still lives.
+const LIFE_PERIOD: Duration = Duration::from_millis(250);
 /// For a client to take the last frame and hang up.
 const LINGER: Duration = Duration::from_secs(5);
 /// Console: shortest and longest time between looks for more.
@@ -73,8 +75,8 @@ async fn exec_framed(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .current_dir("/")
-        .process_group(0)
-        .kill_on_drop(true);
+        // it goes when its client goes, not when we go: it may be `reboot`
+        .process_group(0);
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
     }
@@ -152,6 +154,75 @@ async fn talk(
         exit = talking => exit,
         () = reading => None,
     }
+}
+
+/// Passes frames between a client here and the daemon of another node, and tells
+/// the client when that node ends: its half of the connection would stay silent
+/// for ever.
+pub(crate) async fn forward(
+    app: Arc<App>,
+    node: NodeId,
+    here: impl AsyncRead + AsyncWrite + Unpin + Send,
+    there: impl AsyncRead + AsyncWrite + Unpin + Send,
+) {
+    let (mut from_client, mut to_client) = split(here);
+    let (mut from_node, mut to_node) = split(there);
+    let requests = async {
+        _ = tokio::io::copy(&mut from_client, &mut to_node).await;
+        _ = to_node.shutdown().await;
+        // the client has gone; so does the command, and its daemon hangs up
+        tokio::time::sleep(LINGER).await;
+    };
+    let (sender, mut replies) = mpsc::channel::<Frame>(4);
+    let reading = async {
+        while let Ok(Some(frame)) = read_frame(&mut from_node).await {
+            if sender.send(frame).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        // the client is told by `answers`
+        std::future::pending::<()>().await;
+    };
+    let answers = async {
+        loop {
+            let next = tokio::select! {
+                biased;
+                frame = replies.recv() => frame,
+                () = tokio::time::sleep(LIFE_PERIOD) => match app.machine.node(node) {
+                    Ok(Some(status)) if status.state.is_live() => continue,
+                    _ => None,
+                },
+            };
+            let Some(frame) = next else { break };
+            let last = matches!(frame.kind, FrameKind::Exit | FrameKind::Error);
+            if write_frame(&mut to_client, frame.kind, &frame.data).await.is_err() || last {
+                return;
+            }
+        }
+        let why = match app.machine.node(node) {
+            Ok(Some(status)) if !status.state.is_live() => {
+                let reason = if status.reason.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", status.reason)
+                };
+                format!(
+                    "{} ended while the command ran: it is {}{reason}",
+                    status.label(),
+                    status.state
+                )
+            }
+            _ => format!("the connection to node {node} broke while the command ran"),
+        };
+        _ = write_json(&mut to_client, FrameKind::Error, &exec_error(why)).await;
+    };
+    tokio::select! {
+        () = answers => {}
+        () = requests => {}
+        () = reading => {}
+    }
+    _ = to_client.shutdown().await;
 }
 
 async fn pump(

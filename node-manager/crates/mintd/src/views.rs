@@ -178,7 +178,7 @@ fn device_view(app: &App, inventory: &Inventory, resource: &Resource) -> DeviceV
 /// Classes of the PCI code and ID assignment specification that servers have.
 fn class_name(class: u32) -> &'static str {
     match (class >> 16 & 0xff, class >> 8 & 0xff) {
-        (0x01, 0x00) => "SCSI disk",
+        (0x01, 0x00) => "disk",
         (0x01, 0x04) => "RAID controller",
         (0x01, 0x06) => "SATA controller",
         (0x01, 0x07) => "SAS controller",
