@@ -19,7 +19,7 @@ from dataclasses import replace
 import pytest
 
 from rig.errors import MachineLost, RigError
-from rig.machine import MachineConfig
+from rig.machine import APIC_IDS, MachineConfig
 from rig.paths import RIG
 from rig.server import Server
 
@@ -32,11 +32,12 @@ class Pool:
     def __init__(self) -> None:
         self._shared: Server | None = None
         self._count = 0
+        self.doubtful = False  # a test failed: its machine is not worth checking or keeping
         self.running: list[Server] = []
 
     def shared(self) -> Server:
         """The shared machine; a new one if the last was lost or given up."""
-        if self._shared is None or not self._shared.machine.alive():
+        if self._shared is None or self.doubtful or not self._shared.machine.alive():
             self.give_up()
             self._shared = self.start(MachineConfig("shared"))
         return self._shared
@@ -56,6 +57,7 @@ class Pool:
 
     def give_up(self) -> None:
         """End the shared machine: what it is worth is not known any more."""
+        self.doubtful = False
         if self._shared is not None:
             self.stop(self._shared)
             self._shared = None
@@ -95,11 +97,16 @@ def reports(server: Server) -> list[str]:
 
 
 @contextlib.contextmanager
-def unchanged(server: Server) -> Iterator[None]:
-    """The ledger is the same at the end as now, and nothing is between owners."""
+def unchanged(pool: Pool, server: Server) -> Iterator[None]:
+    """The ledger is the same at the end as now, and nothing is between owners.
+
+    Not looked at after a test that failed: that has been told.
+    """
     before = server.ledger()
     assert not before.moving(), f"being moved before the test began: {before.moving()}"
     yield
+    if pool.doubtful:
+        return
     after = server.ledger()
     assert not after.moving(), f"still being moved after the test: {after.moving()}"
     changed = before.difference(after)
@@ -112,7 +119,7 @@ def bare(pool: Pool) -> Iterator[Server]:
     """The shared machine with node 0 only, owning every core and device; left so."""
     server = pool.shared()
     server.remove_all()
-    with unchanged(server):
+    with unchanged(pool, server):
         yield server
 
 
@@ -121,7 +128,7 @@ def pair(pool: Pool) -> Iterator[Server]:
     """The shared machine with nodes 1 and 2 running beside node 0; left so."""
     server = pool.shared()
     server.ensure_pair()
-    with unchanged(server):
+    with unchanged(pool, server):
         yield server
 
 
@@ -136,7 +143,7 @@ def own_machine(pool: Pool):
         return server
 
     yield start
-    found = [report for server in started for report in reports(server)]
+    found = [] if pool.doubtful else [report for server in started for report in reports(server)]
     for server in started:
         if server in pool.running:
             pool.stop(server)
@@ -144,6 +151,16 @@ def own_machine(pool: Pool):
 
 
 # -- outcomes -----------------------------------------------------------------
+
+
+def cpu_states(server: Server) -> str:
+    """Registers and APIC of every core, as QEMU sees them."""
+    monitor = server.machine.monitor
+    text = []
+    for cpu, apic in enumerate(APIC_IDS):
+        registers = monitor.execute("human-monitor-command", **{"command-line": "info registers", "cpu-index": cpu})
+        text += [f"== cpu {cpu}", registers, monitor.human(f"info lapic {apic}")]
+    return "\n".join(text)
 
 
 def keep_artefacts(item: pytest.Item, pool: Pool) -> None:
@@ -154,7 +171,11 @@ def keep_artefacts(item: pytest.Item, pool: Pool) -> None:
         target.mkdir(parents=True, exist_ok=True)
         for log in server.machine.folder.glob("*.log"):
             shutil.copy(log, target)
-        if not server.machine.alive() or not server.machine.channel.boot_id:
+        if not server.machine.alive():
+            continue
+        with contextlib.suppress(Exception):
+            (target / "cpus.txt").write_text(cpu_states(server))
+        if not server.machine.channel.boot_id:
             continue
         for name, command in (
             ("mintctl.txt", "mintctl node list; mintctl device list; mintctl cpu list; mintctl doctor; mintctl events"),
@@ -177,7 +198,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         dead = any(not server.machine.alive() for server in pool.running)
         report.lost = dead or call.excinfo.errisinstance(MachineLost)
         keep_artefacts(item, pool)
-        pool.give_up()
+        pool.doubtful = True
     return report
 
 
