@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 use mint_types::Bdf;
 
+/// What is said of a disk whose user cannot be named.
+const HELD: &str = "is held by a file system or another exclusive user";
+
 /// Facts of this node's own devices, and their drivers.
 #[expect(clippy::missing_errors_doc, reason = "each fails when sysfs says so")]
 pub trait Host: Send + Sync {
@@ -91,9 +94,7 @@ impl SysHost {
             users.push(format!("{disk} is swap space"));
         }
         if users.is_empty() && self.is_held(disk) {
-            users.push(format!(
-                "{disk} is in use (mounted outside of this mount namespace, or opened exclusively)"
-            ));
+            users.push(format!("{disk} {HELD}"));
         }
         users
     }
@@ -157,8 +158,13 @@ impl Host for SysHost {
 
     fn users(&self, bdf: Bdf) -> Vec<String> {
         let mut users = Vec::new();
-        for disk in self.class_members("block", bdf) {
-            users.extend(self.block_users(&disk));
+        // partitions first: the whole disk is held for as long as one of them is
+        let mut disks = self.class_members("block", bdf);
+        disks.sort_by_key(|disk| std::cmp::Reverse(disk.len()));
+        for disk in disks {
+            let held = self.block_users(&disk);
+            let known = users.iter().any(|user: &String| user.starts_with(&disk));
+            users.extend(held.into_iter().filter(|text| !(known && text.contains(HELD))));
         }
         let routes = self.default_route_interfaces();
         for interface in self.class_members("net", bdf) {
@@ -268,7 +274,7 @@ mod tests {
         let disk = folder.path().join("sys/class/block/nvme0n1");
         fs::create_dir(disk.join("holders/md0")).unwrap();
         let users = host.users(DISK.parse().unwrap());
-        assert_eq!(users, ["nvme0n1 is part of device md0", "nvme0n1p1 is swap space"]);
+        assert_eq!(users, ["nvme0n1p1 is swap space", "nvme0n1 is part of device md0"]);
     }
 
     #[test]

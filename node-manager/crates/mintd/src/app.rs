@@ -43,6 +43,8 @@ pub(crate) struct Marks {
     pub hung: BTreeSet<NodeId>,
     /// Somebody here ends them: a reboot on the way is not to be followed.
     pub stopping: BTreeSet<NodeId>,
+    /// Names as last seen: one that was removed has none any more.
+    pub names: BTreeMap<NodeId, String>,
     /// Public host keys of their ssh servers.
     pub ssh_host_keys: BTreeMap<NodeId, Vec<String>>,
 }

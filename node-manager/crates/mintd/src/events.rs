@@ -142,6 +142,14 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         app.events.tell(lost);
     }
     let mut told = view("state", event.node, status.as_ref(), event.time_ns);
+    match &status {
+        Some(_) => _ = app.marks().names.insert(event.node, told.name.clone()),
+        None => {
+            if let Some(name) = app.marks().names.remove(&event.node) {
+                told.name = name;
+            }
+        }
+    }
     told.old = Some(event.old.to_string());
     told.new = Some(event.new.to_string());
     let ended = matches!(

@@ -75,7 +75,7 @@ where
                     Line::Result(serde_json::to_value(value).expect("replies are plain data"))
                 }
                 Err(error) => {
-                    tracing::info!(code = ?error.code, "refused or failed: {error}");
+                    tracing::info!(code = ?error.code, causes = ?error.causes, "{}", error.message);
                     Line::Error(error)
                 }
             });

@@ -19,8 +19,13 @@ use crate::{network, ssh, views};
 
 /// How often a condition is looked at that nobody reports.
 const POLL: Duration = Duration::from_millis(20);
-/// For one try to reach a node that is just starting.
-const HELLO_WITHIN: Duration = Duration::from_secs(2);
+/// For one try to reach a node that is just starting. The first ones are short:
+/// a packet that came before mint0 was up there is sent again after a second
+/// only, a new connection comes through at once. On a slow machine a handshake
+/// takes its time, so that later ones are longer.
+const HELLO_FIRST: Duration = Duration::from_millis(400);
+const HELLO_STEP: Duration = Duration::from_millis(50);
+const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// For a node to take the order to end itself.
 const POWEROFF_WITHIN: Duration = Duration::from_secs(5);
 
@@ -105,6 +110,7 @@ async fn wait_started(
     let limit_s = wait_s.unwrap_or(app.config.wait.start_s);
     let deadline = began + Duration::from_secs(limit_s);
     let wants_mintd = wait == WaitFor::Mintd && app.peers.tls.is_some();
+    let mut within = HELLO_FIRST;
     if wait == WaitFor::Mintd && !wants_mintd {
         lines.progress("this mintd serves no mint0: waiting for the kernel only");
     }
@@ -124,11 +130,12 @@ async fn wait_started(
         match status.state {
             NodeState::Running if !wants_mintd => return Ok(()),
             NodeState::Running => {
-                if app.peers.hello(node, HELLO_WITHIN).await.is_some() {
+                if app.peers.hello(node, within).await.is_some() {
                     times.mintd_ms = Some(ms(began));
                     lines.progress(format!("mintd of {label} answers"));
                     return Ok(());
                 }
+                within = (within + HELLO_STEP).min(HELLO_WITHIN);
             }
             NodeState::Starting | NodeState::Loading => {}
             state => {

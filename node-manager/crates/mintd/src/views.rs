@@ -15,7 +15,7 @@ use mint_types::{Kind, NodeStatus, ResState, Resource};
 use crate::app::App;
 
 /// For a peer to say that it is there, when nodes are only listed.
-const HELLO_WITHIN: Duration = Duration::from_secs(2);
+const HELLO_WITHIN: Duration = Duration::from_secs(3);
 
 /// All nodes; asks every running peer whether it answers.
 pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
