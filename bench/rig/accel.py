@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the emulated server's CPUs run: by the host's KVM, or emulated (TCG)."""
 
+import functools
 import os
 import re
+import subprocess
 from pathlib import Path
+
+from rig import paths
 
 # TCG: SVM with nested paging, so that nodes have a /dev/kvm (VMX is not emulated).
 CPU_TCG = "EPYC,+svm,+npt"
@@ -39,3 +43,17 @@ def arguments() -> list[str]:
     # multi: a host thread for each vCPU, so that a node that spins does not
     # stop the others.
     return ["-accel", "tcg,thread=multi", "-cpu", CPU_TCG]
+
+
+@functools.cache
+def kernel_words() -> str:
+    """What node 0's kernel is told about the emulated CPUs' clock.
+
+    TCG's TSC runs at the host's rate, which node 0 would measure anew at each
+    boot: on a busy host, with its vCPU held up, it was seen to be wrong by a
+    factor of eight, and with it every timer of every node.
+    """
+    if use_kvm():
+        return ""
+    rate_khz = subprocess.run([paths.AGENT, "--tsc-khz"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"tsc_early_khz={rate_khz}"

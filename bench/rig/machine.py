@@ -69,7 +69,7 @@ class MachineConfig:
 
     def command_line(self) -> str:
         """Node 0's kernel command line."""
-        return " ".join(filter(None, [self.mint, NODE0, self.append]))
+        return " ".join(filter(None, [self.mint, NODE0, accel.kernel_words(), self.append]))
 
 
 def port(bus: int) -> list[str]:
