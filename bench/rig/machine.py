@@ -11,8 +11,9 @@ port of its own:
     0000:07:00.0 virtio-serial: exec channel, the other nodes' consoles
 """
 
+import fcntl
+import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +35,7 @@ APIC_IDS = (0, 1, 2, 4, 5, 6)
 MEMORY_PER_NUMA_MIB = 3072
 NODES_WITH_CONSOLE = 5
 FIFO = "trace.fifo"
+LOCK = "lock"
 
 # mint=on: the control area, and a pool for other nodes on each NUMA node; the
 # second takes two small nodes at a time.
@@ -97,6 +99,24 @@ def card_arguments(index: int, bus: int, device: str) -> list[str]:
     ]  # fmt: skip
 
 
+def own_folder(name: str) -> tuple[Path, int]:
+    """A folder that no running rig uses: build/rig/NAME, NAME.2, ... and its lock.
+
+    Two test runs at a time are fine; each has its own machines.
+    """
+    for number in itertools.count(1):
+        folder = paths.RIG / (name if number == 1 else f"{name}.{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return folder, lock
+    raise AssertionError
+
+
 class Machine:
     """One emulated server, from start() to stop().
 
@@ -106,7 +126,7 @@ class Machine:
 
     def __init__(self, config: MachineConfig) -> None:
         self.config = config
-        self.folder = paths.RIG / config.name
+        self.folder, self._lock = own_folder(config.name)
         self.console = [
             Console(self.folder / f"console.{n}.log", self.check_alive)
             for n in range(NODES_WITH_CONSOLE + 1)
@@ -194,8 +214,9 @@ class Machine:
 
     def start(self) -> "Machine":
         """Start QEMU; returns when its monitor answers, before node 0 is up."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        for old in self.folder.iterdir():
+            if old.name != LOCK:
+                old.unlink()
         if self.config.trace:
             self.trace = Recorder(self.folder / FIFO)
         # Socket pairs, handed over as descriptors: no paths, which are limited
@@ -270,6 +291,9 @@ class Machine:
             self.trace.close()
         for disk in self.folder.glob("disk*.qcow2"):
             disk.unlink()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def __enter__(self) -> "Machine":
         return self.start()

@@ -167,7 +167,7 @@ def keep_artefacts(item: pytest.Item, pool: Pool) -> None:
     """Copy the logs of the machines that run now; ask node 0 what it knows."""
     folder = FAILED / re.sub(r"[^\w.-]+", "_", item.name)
     for server in pool.running:
-        target = folder / server.machine.config.name
+        target = folder / server.machine.folder.name
         target.mkdir(parents=True, exist_ok=True)
         for log in server.machine.folder.glob("*.log"):
             shutil.copy(log, target)
