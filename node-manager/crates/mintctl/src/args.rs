@@ -149,6 +149,12 @@ pub enum NodeCommand {
     Exec {
         /// Name, nodeN or id
         node: String,
+        /// Give the command our standard input [default]
+        #[arg(long, short = 'i', overrides_with = "no_stdin")]
+        stdin: bool,
+        /// Give it an empty one, e.g. in a loop that reads its own
+        #[arg(long, short = 'n')]
+        no_stdin: bool,
         /// Program and arguments; no shell in between
         #[arg(
             required = true,
@@ -277,6 +283,14 @@ mod tests {
         assert!(!args.json);
         let Command::Node(NodeCommand::Exec { command, .. }) = args.command else { panic!() };
         assert_eq!(command, ["sh", "-c", "true", "--json"]);
+        let input = |line: &str| {
+            let args = Args::try_parse_from(line.split(' ')).unwrap();
+            let Command::Node(NodeCommand::Exec { no_stdin, .. }) = args.command else { panic!() };
+            !no_stdin
+        };
+        assert!(input("mintctl node exec web -- cat"));
+        assert!(input("mintctl node exec --stdin web -- cat"));
+        assert!(!input("mintctl node exec -n web -- cat"));
     }
 
     #[test]

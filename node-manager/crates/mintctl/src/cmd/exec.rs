@@ -12,13 +12,14 @@ use super::{Context, Outcome};
 use crate::failure::Failure;
 use crate::output::print_json;
 
-/// Runs it; the exit status is that of the command.
-pub async fn run(context: &Context, path: &str, argv: Vec<String>) -> Outcome {
+/// Runs it, with our standard input if `input`; the exit status is that of the
+/// command.
+pub async fn run(context: &Context, path: &str, argv: Vec<String>, input: bool) -> Outcome {
     let io = context.client.upgrade(path).await?;
     let (mut reader, mut writer) = split(io);
     write_json(&mut writer, FrameKind::Request, &ExecRequest { argv }).await?;
     // ends with the process: a terminal cannot be read in any other way
-    tokio::spawn(async move { send_input(&mut writer).await });
+    tokio::spawn(async move { send_input(&mut writer, input).await });
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     loop {
         let Some(frame) = read_frame(&mut reader).await? else {
@@ -61,10 +62,10 @@ fn lost() -> Failure {
     .into()
 }
 
-async fn send_input(writer: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+async fn send_input(writer: &mut (impl AsyncWrite + Unpin), input: bool) -> std::io::Result<()> {
     let mut stdin = tokio::io::stdin();
     let mut buffer = vec![0; 32 * 1024];
-    loop {
+    while input {
         // a closed standard input reads like an empty one
         let length = stdin.read(&mut buffer).await.unwrap_or(0);
         if length == 0 {

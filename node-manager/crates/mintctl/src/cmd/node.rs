@@ -40,8 +40,8 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
         NodeCommand::Console { node, follow, write } => {
             console::run(context, &path(&node, "console")?, follow, write).await
         }
-        NodeCommand::Exec { node, command } => {
-            exec::run(context, &path(&node, "exec")?, command).await
+        NodeCommand::Exec { node, stdin: _, no_stdin, command } => {
+            exec::run(context, &path(&node, "exec")?, command, !no_stdin).await
         }
     }
 }
