@@ -63,15 +63,13 @@ fn lost() -> Failure {
 }
 
 async fn send_input(writer: &mut (impl AsyncWrite + Unpin), input: bool) -> std::io::Result<()> {
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = vec![0; 32 * 1024];
-    while input {
+    if input {
+        let mut stdin = tokio::io::stdin();
+        let mut buffer = vec![0; 32 * 1024];
         // a closed standard input reads like an empty one
-        let length = stdin.read(&mut buffer).await.unwrap_or(0);
-        if length == 0 {
-            break;
+        while let Ok(length @ 1..) = stdin.read(&mut buffer).await {
+            write_frame(writer, FrameKind::Stdin, &buffer[..length]).await?;
         }
-        write_frame(writer, FrameKind::Stdin, &buffer[..length]).await?;
     }
     write_frame(writer, FrameKind::StdinEnd, &[]).await?;
     // the connection stays open for output
