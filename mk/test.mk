@@ -7,7 +7,7 @@ RIG := PYTHONPATH=bench $(PYTHON)
 # The images carry it: tools layer and tiny initrds.
 rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent
 
-$(BUILD)/images/mint.squashfs: | rig-agent
+$(BUILD)/images/capabilities.xml $(BUILD)/images/mint.squashfs: | rig-agent
 
 $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
 	@mkdir -p $(@D)

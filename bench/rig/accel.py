@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-from rig import paths
-
 # TCG: SVM with nested paging, so that nodes have a /dev/kvm (VMX is not emulated).
 CPU_TCG = "EPYC,+svm,+npt"
 
@@ -55,5 +53,8 @@ def kernel_words() -> str:
     """
     if use_kvm():
         return ""
+    # Here, because it fixes the build folder, and the image's maker boots from another.
+    from rig import paths
+
     rate_khz = subprocess.run([paths.AGENT, "--tsc-khz"], capture_output=True, text=True, check=True).stdout.strip()
     return f"tsc_early_khz={rate_khz}"
