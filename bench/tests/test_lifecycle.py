@@ -126,7 +126,6 @@ def test_rt_node_runs_beside_ordinary_ones(bare: Server):
     bare.wait_ready(bare.two)
     assert bare.two.out("uname -v").find("PREEMPT_RT") > 0
     assert bare.one.out("uname -v").find("PREEMPT_RT") < 0
-    assert bare.two.read("/sys/kernel/realtime") == "1"
     text = bare.two.out("ping -c 5 -i 0.2 -W 10 node1")
     assert re.search(r"\b0% packet loss", text), text
     assert bare.two.run("virt-host-validate qemu", check=False).out.count("FAIL") == 0
