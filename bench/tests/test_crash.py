@@ -14,6 +14,8 @@ from rig.faults import hang_all_cores
 from rig.guest import guests
 from rig.server import ONE, Server
 
+pytestmark = pytest.mark.unproven
+
 REPORT_LIMIT_S = 2.0
 
 # What ends node 1, and the states it may be in then.

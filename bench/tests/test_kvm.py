@@ -36,6 +36,7 @@ def test_guest_has_console_disk_and_network(pair: Server, number: int):
         guest.dialogue("echo the answer is $((6 * 7))", "the answer is 42")
 
 
+@pytest.mark.unproven
 def test_three_guests_on_three_nodes_at_the_same_time(pair: Server):
     """A guest on each node does disk I/O; then all three count on together."""
     nodes = [pair.node(n) for n in (0, 1, 2)]
@@ -48,6 +49,7 @@ def test_three_guests_on_three_nodes_at_the_same_time(pair: Server):
             assert node.out("virsh domstate trio").strip() == "running"
 
 
+@pytest.mark.unproven
 def test_virsh_shows_only_the_nodes_own_guests(pair: Server):
     """A guest defined on node 1 is in node 1's list alone."""
     with Guest(pair.one, "mine") as guest:
@@ -57,6 +59,7 @@ def test_virsh_shows_only_the_nodes_own_guests(pair: Server):
             assert "mine" not in other.out("virsh -q list --all --name").split()
 
 
+@pytest.mark.unproven
 @pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1), (0, 1)])
 def test_virsh_reaches_another_node_over_mint0(pair: Server, here: int, there: int):
     """virsh -c qemu+ssh://nodeN/system: the answer is that node's."""
@@ -64,4 +67,5 @@ def test_virsh_reaches_another_node_over_mint0(pair: Server, here: int, there: i
     uuid = pair.node(here).out(f"virsh -c qemu+ssh://node{there}/system {want}", 180)
     assert len(uuid) == 36
     assert uuid == pair.node(there).out(f"virsh {want}")
-    assert uuid != pair.node(here).out(f"virsh {want}")
+    assert uuid != pair.node(here).out(f"virsh {want}")@pytest.mark.unproven
+

@@ -10,6 +10,8 @@ from rig.machine import MachineConfig
 from rig.ram import Ram
 from rig.server import ONE, SPARE, NodePlan, Server
 
+pytestmark = pytest.mark.unproven
+
 TINY = NodePlan(ONE.name, ONE.cpus, ONE.memory_mib, ONE.numa, ONE.devices, SPARE.more)
 
 
