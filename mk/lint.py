@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED_TEST = re.compile(r"\b(test_\w+)\b")
 NAMED_TARGET = re.compile(r"(?:^|`)make ([a-z][a-z0-9-]*)\b", re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z]+:|^/")
-MACHINE = re.compile(r"/root/\.cache|/home/[a-z]+/|/work/(main|shared)|/tmp/mint/")
+MACHINE = re.compile(r"/root/\.cache|/home/[a-z]+/")
 
 
 def tracked():
