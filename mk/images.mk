@@ -9,10 +9,14 @@ IMAGES_PARTS := $(if $(IMAGES_ONLY),,kernel kexec rust)
 .PHONY: images images-check FORCE
 .PHONY: $(IMAGES_PARTS)
 
-images: $(IMAGES_OUT)/disk-base.raw ## build the node image, the guest image and the rig's disk
+images: $(IMAGES_OUT)/disk-base.raw $(BUILD)/qemu ## build the node image, the guest image and the rig's disk
 
 $(IMAGES_OUT)/node.squashfs: images/scripts/build-node images/scripts/check-libraries images/scripts/trixie-sources images/node/finish $(wildcard images/packages/*)
 	@images/scripts/build-node $@
+
+# The emulator of the rig, with the node image's libraries.
+$(BUILD)/qemu: $(IMAGES_OUT)/node.squashfs images/scripts/fetch-qemu images/scripts/trixie-sources
+	@images/scripts/fetch-qemu $< $@
 
 $(IMAGES_OUT)/busybox: $(IMAGES_OUT)/node.squashfs
 	@touch $@
@@ -28,7 +32,7 @@ $(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/
 
 # One boot of the image, when image or kernel version are new to the cache.
 IMAGES_KERNEL := $(BUILD)/kernel/mint/bzImage
-$(IMAGES_OUT)/capabilities.xml: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd images/scripts/build-capabilities $(wildcard $(IMAGES_KERNEL)) | $(IMAGES_PARTS)
+$(IMAGES_OUT)/capabilities.xml: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd images/scripts/build-capabilities $(wildcard $(IMAGES_KERNEL)) | $(BUILD)/qemu $(IMAGES_PARTS)
 	@[ ! -e $(IMAGES_KERNEL) ] || $(PYTHON) images/scripts/build-capabilities $(BUILD) $(IMAGES_KERNEL) $@
 
 # Always asked: the script looks whether anything that goes into it changed.

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which QEMU the rig runs: the host's, if it is new enough, else Debian 13's.
+"""Which QEMU the rig runs: the host's, if it is new enough, else Debian 13's backport.
 
-Before 8.2, QEMU's emulated CPUs could see a new memory map before they had
-dropped what they knew of the old one; an access to a device while another CPU
-moves or resets one then ends QEMU with SIGSEGV. Nodes do that all the time.
+QEMU's emulated CPUs run side by side, and older versions have races that a
+machine of several busy kernels with KVM guests finds within minutes:
 
-The node image has Debian 13's QEMU, with all libraries that it needs: on a host
-with an older one it is run from there, through the image's own loader.
+* before 8.2, a CPU could see a new memory map before it had dropped what it
+  knew of the old one: SIGSEGV when one CPU moves or resets a device;
+* before 10.2, a CPU's set of pending interrupts was changed without atomic
+  operations while an SVM guest came and went: interrupts were lost, and a
+  halted CPU slept on with one pending in its APIC.
+
+images/scripts/fetch-qemu unpacks the backport, with all libraries that it
+needs; it is run through its own loader.
 """
 
 import functools
-import hashlib
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rig import paths
 
-MINIMUM = (8, 2)
+MINIMUM = (10, 2)
 HOST_QEMU = "qemu-system-x86_64"
-IMAGE_QEMU = "usr/bin/qemu-system-x86_64"
+FETCHED_QEMU = "usr/bin/qemu-system-x86_64"
 LOADER = "lib64/ld-linux-x86-64.so.2"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-# Of the image only this; lib and lib64 are links on Debian 13.
-PARTS = ("lib", "lib64", IMAGE_QEMU, LIBRARIES, "usr/lib64", "usr/share/qemu", "usr/share/seabios")
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,6 @@ def version(command: tuple[str, ...]) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def unpacked(image: Path) -> Path:
-    """The image's QEMU, unpacked in the cache; made if it is not there."""
-    base = Path(os.environ.get("MINT_CACHE", Path.home() / ".cache" / "mint")) / "rig"
-    with image.open("rb") as file:
-        key = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    folder = base / f"qemu-{key}"
-    if not folder.exists():
-        base.mkdir(parents=True, exist_ok=True)
-        for old in base.glob("qemu-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        new = base / f"qemu-{key}.{os.getpid()}"
-        tool = shutil.which("unsquashfs") or "/usr/bin/unsquashfs"
-        subprocess.run([tool, "-q", "-n", "-d", new, image, *PARTS], check=True, stdout=subprocess.DEVNULL)
-        new.rename(folder)
-    return folder
-
-
 @functools.cache
 def find() -> Emulator:
     """The QEMU to run; MINT_RIG_QEMU names another."""
@@ -71,12 +54,11 @@ def find() -> Emulator:
         return Emulator((chosen,))
     if version((HOST_QEMU,)) >= MINIMUM:
         return Emulator((HOST_QEMU,))
-    image = paths.need(paths.BUILD / "images" / "node.squashfs")
-    root = unpacked(image)
+    root = paths.need(paths.QEMU).resolve()
     # Subfolders too: some libraries have their own in one.
     folders = [root / LIBRARIES, *(path for path in (root / LIBRARIES).iterdir() if path.is_dir())]
     command = (
-        str(root / LOADER), "--library-path", ":".join(map(str, folders)), str(root / IMAGE_QEMU),
+        str(root / LOADER), "--library-path", ":".join(map(str, folders)), str(root / FETCHED_QEMU),
         "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
     )  # fmt: skip
     # Or it would try the host's modules, which are another QEMU's.

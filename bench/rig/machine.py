@@ -43,11 +43,8 @@ MINT = "mint=on,mem=1G@0,mem=1792M@1"
 
 # What every kernel of the rig is told. tsc=reliable: vCPUs stall for seconds,
 # and the clocksource watchdog would take that for a bad TSC. nowatchdog: the
-# same for lockups. oops=panic: an oops must not pass unseen. highres=off
-# nohz=off: QEMU 10's emulated CPUs now and then sleep on with an interrupt
-# pending in their APIC (HLT=1, IF=1, IRR set; seen with timers and MSIs); a
-# periodic tick wakes them after 4 ms, a one-shot timer never.
-COMMON = "tsc=reliable nowatchdog oops=panic highres=off nohz=off"
+# same for lockups. oops=panic: an oops must not pass unseen.
+COMMON = "tsc=reliable nowatchdog oops=panic"
 
 # Node 0. panic=-1: its panic is an immediate reset, which ends QEMU (-no-reboot)
 # and is seen as a lost machine at once rather than by time-outs.

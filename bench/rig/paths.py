@@ -12,6 +12,7 @@ KERNELS = BUILD / "kernel"
 NODE_INITRD = BUILD / "images" / "node.initrd"
 GUEST_INITRD = BUILD / "images" / "guest.initrd"
 DISK_BASE = BUILD / "images" / "disk-base.raw"
+QEMU = BUILD / "qemu"
 AGENT = BUILD / "bin" / "mint-rig-agent"
 
 

@@ -54,7 +54,7 @@ TWO = NodePlan("two", (2,), 768, 0, (DISK2_NVME,))
 
 # Room for one more: core 5 and 768 MiB, no disk; it stays in its initrd.
 SPARE = NodePlan("spare", (5,), 768, 1, (CARD2_E1000E,), (
-    "--cmdline", "console=hvc0 tsc=reliable nowatchdog oops=panic highres=off nohz=off mint.root=initrd", "--wait", "running",
+    "--cmdline", "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd", "--wait", "running",
 ))  # fmt: skip
 
 

@@ -82,7 +82,8 @@ def pool() -> Iterator[Pool]:
 REPORTS = re.compile(
     r"BUG:|WARNING: |Oops|KASAN|UBSAN|general protection|unable to handle|possible recursive locking|"
     r"possible circular locking|inconsistent lock state|suspicious RCU usage|refcount_t|list_(add|del) corruption|"
-    r"sleeping function called from invalid context"
+    r"sleeping function called from invalid context|rcu.*(detected stalls|self-detected stall)|"
+    r"blocked for more than|soft lockup|hard LOCKUP"
 )
 
 
