@@ -4,16 +4,12 @@ trace), RAM below 1 MiB, RAM of peers."""
 
 from dataclasses import replace
 
-import pytest
-
 from rig import kerneltext
 from rig.ledger import Ledger
 from rig.machine import MachineConfig
 from rig.ram import Ram
 from rig.server import DISK1, ONE, SERIAL, TWO, Server
 from rig.trace import Judge, Step, read_bars
-
-pytestmark = pytest.mark.unproven
 
 MIB = 1 << 20
 

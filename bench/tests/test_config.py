@@ -4,13 +4,9 @@
 import re
 from collections.abc import Callable
 
-import pytest
-
 from rig.machine import MachineConfig
 from rig.node import Node
 from rig.server import Server
-
-pytestmark = pytest.mark.unproven
 
 # What differs between two boots of one kernel: numbers (times, sizes,
 # addresses, counts), and how the version line tells the builds apart.

@@ -23,7 +23,6 @@ def test_virt_host_validate_has_no_fail(pair: Server, number: int):
     assert "FAIL" not in result.out, result.out
 
 
-@pytest.mark.unproven
 @ALL
 def test_guest_has_console_disk_and_network(pair: Server, number: int):
     """virsh start; its console answers; it writes and verifies its disk; it reaches its node."""
@@ -50,7 +49,6 @@ def test_three_guests_on_three_nodes_at_the_same_time(pair: Server):
             assert node.out("virsh domstate trio").strip() == "running"
 
 
-@pytest.mark.unproven
 def test_virsh_shows_only_the_nodes_own_guests(pair: Server):
     """A guest defined on node 1 is in node 1's list alone."""
     with Guest(pair.one, "mine") as guest:
@@ -60,7 +58,6 @@ def test_virsh_shows_only_the_nodes_own_guests(pair: Server):
             assert "mine" not in other.out("virsh -q list --all --name").split()
 
 
-@pytest.mark.unproven
 @pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1), (0, 1)])
 def test_virsh_reaches_another_node_over_mint0(pair: Server, here: int, there: int):
     """virsh -c qemu+ssh://nodeN/system: the answer is that node's."""

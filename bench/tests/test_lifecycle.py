@@ -4,12 +4,8 @@ Nodes of other kernel builds."""
 
 import re
 
-import pytest
-
 from rig.mintctl import Mintctl
 from rig.server import ONE, SPARE, TWO, NodePlan, Server
-
-pytestmark = pytest.mark.unproven
 
 ROUNDS = 20
 # Memory that node 0 may keep back over ROUNDS rounds: slab and page cache are
