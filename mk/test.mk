@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-all test-debug soak bench demo up sh exec down
+.PHONY: rig-agent rig-check rig-test test-debug soak bench demo up sh exec down
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -45,10 +45,7 @@ down: ## end the emulated server
 	@$(RIG) -m rig.cli down
 
 rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)
-	@$(PYTEST) $(if $(T),-k '$(T)',-m 'not unproven')
-
-test-all: $(RIG_PARTS) ## every scenario, those included that are not proven yet
-	@$(PYTEST)
+	@$(PYTEST) $(if $(T),-k '$(T)')
 
 soak: $(RIG_PARTS) ## 100 node starts over 10 machine boots, kernels compared with their images
 	@$(PYTEST) -k soak --soak-boots 10 --soak-starts 10

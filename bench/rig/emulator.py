@@ -10,6 +10,10 @@ machine of several busy kernels with KVM guests finds within minutes:
   operations while an SVM guest came and went: interrupts were lost, and a
   halted CPU slept on with one pending in its APIC.
 
+* in all of them, FPU restores of any CPU may bring back a flag of the first CPU
+  that it is just clearing at the end of its SVM guest: no guest may run on that
+  CPU (docs/testing.md has the whole story).
+
 images/scripts/fetch-qemu unpacks the backport, with all libraries that it
 needs; it is run through its own loader.
 """

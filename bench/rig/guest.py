@@ -66,10 +66,16 @@ class Guest:
             raise RigError(f"{self}: {line}")
         return line
 
+    def counter(self) -> list[tuple[int, float]]:
+        """Its counter's lines: the number, and the guest's uptime then, in seconds."""
+        # Its shell writes on the same console, also before a line of the counter.
+        lines = re.findall(r"tick (\d+) at ([\d.]+)$", self.log(), re.MULTILINE)
+        return [(int(number), float(uptime_s)) for number, uptime_s in lines]
+
     def ticks(self) -> int:
         """The last number of its counter, which grows each second."""
-        numbers = re.findall(r"^tick (\d+)$", self.log(), re.MULTILINE)
-        return int(numbers[-1]) if numbers else 0
+        counter = self.counter()
+        return counter[-1][0] if counter else 0
 
     def wait_ticks(self, more: int = 3, limit_s: float = 60) -> None:
         """Wait until its counter has grown."""

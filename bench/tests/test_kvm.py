@@ -36,7 +36,6 @@ def test_guest_has_console_disk_and_network(pair: Server, number: int):
         guest.dialogue("echo the answer is $((6 * 7))", "the answer is 42")
 
 
-@pytest.mark.unproven
 def test_three_guests_on_three_nodes_at_the_same_time(pair: Server):
     """A guest on each node does disk I/O; then all three count on together."""
     nodes = [pair.node(n) for n in (0, 1, 2)]

@@ -53,9 +53,19 @@ def test_every_kind_of_guest_is_what_libvirt_understands(run, describe, libvirt_
 def test_vcpus_are_pinned_one_to_one_inside_the_nodes_cores(run, describe):
     root = domain(run, describe(cpus='"2,4-5"'), "--vcpus", "2")
     pins = [(p.get("vcpu"), p.get("cpuset")) for p in root.iter("vcpupin")]
-    assert pins == [("0", "2"), ("1", "4")]
+    assert pins == [("0", "4"), ("1", "5")]
     assert root.find("vcpu").get("cpuset") == "2,4-5"
     assert root.find("cputune/emulatorpin").get("cpuset") == "2,4-5"
+
+
+@pytest.mark.parametrize(("cpus", "vcpus", "pins"), [
+    ("0-2", "3", ["1", "2", "0"]),
+    ("0-1", "1", ["1"]),
+    ("3", "1", ["3"]),
+])
+def test_nodes_first_core_is_the_last_that_a_vcpu_gets(run, describe, cpus, vcpus, pins):
+    root = domain(run, describe(cpus=f'"{cpus}"'), "--vcpus", vcpus)
+    assert [p.get("cpuset") for p in root.iter("vcpupin")] == pins
 
 
 def test_guest_may_be_pinned_to_chosen_cores(run, describe):

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::app::{App, job_lost, op_error};
 use crate::lines::Lines;
+use crate::peers::HELLO_AGAIN;
 use crate::{network, ssh, views};
 
 /// How often a condition is looked at that nobody reports.
@@ -220,11 +221,12 @@ async fn stop_marked(
     let mut steps = Vec::new();
     let mut notes = Vec::new();
     lines.progress(format!("stop {label}"));
+    let within = app.peers.patience(node.id, node.boots, POWEROFF_WITHIN);
     let asked = async {
         let client = app.peers.client(node.id)?;
         let nothing = json!({});
         let request = client.post::<serde_json::Value>("/v1/local/poweroff", &nothing);
-        match tokio::time::timeout(POWEROFF_WITHIN, request).await {
+        match tokio::time::timeout(within, request).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(ErrorBody::from_error(ErrorCode::PeerUnreachable, &error)),
             Err(_) => Err(ErrorBody::new(ErrorCode::PeerUnreachable, "its mintd did not answer")),
@@ -341,9 +343,11 @@ pub(crate) async fn remove(
 }
 
 async fn result(app: &Arc<App>, done: Done, times: TimesView) -> NodeResult {
+    // who did not wait for the daemon shall not wait for it here
+    let within = if times.mintd_ms.is_some() { HELLO_WITHIN } else { HELLO_AGAIN };
     let view = match app.inventory() {
         Ok(inventory) => match inventory.node(done.node) {
-            Some(node) => Some(views::node_view(app, &inventory, node).await),
+            Some(node) => Some(views::node_view(app, &inventory, node, within).await),
             None => None,
         },
         Err(_) => None,

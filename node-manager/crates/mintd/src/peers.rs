@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Other nodes' daemons, over mutual TLS on `mint0`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mint_api::{
@@ -14,6 +15,9 @@ use rustls::ClientConfig;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+/// For a peer that was silent before, or whose daemon nobody waits for.
+pub(crate) const HELLO_AGAIN: Duration = Duration::from_millis(300);
+
 /// Clients of all peers. Without keys (network off) no peer can be reached.
 pub(crate) struct PeerClients {
     pub tls: Option<Arc<ClientConfig>>,
@@ -21,6 +25,8 @@ pub(crate) struct PeerClients {
     /// For one request that moves a resource.
     pub move_timeout: Duration,
     pub runtime: Handle,
+    /// Peers that did not answer `answers`, with the boot in which they did not.
+    pub silent: Mutex<BTreeMap<NodeId, u32>>,
 }
 
 impl PeerClients {
@@ -43,6 +49,32 @@ impl PeerClients {
         let client = self.client(node).ok()?;
         let hello: Hello = timeout(within, client.get("/v1/hello")).await.ok()?.ok()?;
         (hello.node == node).then_some(hello)
+    }
+
+    /// Does the daemon of a running node answer?
+    ///
+    /// One that runs may stall for seconds, so the first question of a boot
+    /// waits up to `within`; for later ones see [`Self::patience`].
+    pub async fn answers(&self, node: NodeId, boots: u32, within: Duration) -> bool {
+        let within = self.patience(node, boots, within);
+        let answers = self.hello(node, within).await.is_some();
+        if answers {
+            self.silent().remove(&node);
+        } else if within > HELLO_AGAIN {
+            self.silent().insert(node, boots);
+        }
+        answers
+    }
+
+    /// How long to wait for a daemon. A node that was silent in this boot may
+    /// have none at all: it must not delay every list and every stop.
+    pub fn patience(&self, node: NodeId, boots: u32, within: Duration) -> Duration {
+        let was_silent = self.silent().get(&node) == Some(&boots);
+        if was_silent { within.min(HELLO_AGAIN) } else { within }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<NodeId, u32>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<T>(

@@ -22,7 +22,7 @@ pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
     let inventory = app.inventory()?;
     let mut asked = Vec::new();
     for node in &inventory.nodes {
-        asked.push(node_view(app, &inventory, node));
+        asked.push(node_view(app, &inventory, node, HELLO_WITHIN));
     }
     let mut nodes = Vec::new();
     // all at once: one that is dead must not delay the others
@@ -46,14 +46,16 @@ pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeD
         devices: of(Kind::Device).map(|resource| device_view(app, &inventory, resource)).collect(),
     };
     let spec = app.specs.get(node.id);
-    Ok(NodeDetail { node: node_view(app, &inventory, node).await, resources, spec })
+    Ok(NodeDetail { node: node_view(app, &inventory, node, HELLO_WITHIN).await, resources, spec })
 }
 
-/// One node. The future holds no borrow, so that many can be asked at once.
+/// One node, whose daemon is given `within` to say that it is there. The future
+/// holds no borrow, so that many can be asked at once.
 pub(crate) fn node_view(
     app: &Arc<App>,
     inventory: &Inventory,
     node: &NodeStatus,
+    within: Duration,
 ) -> impl Future<Output = NodeView> + Send + 'static {
     let cpus = inventory.cpus_of(node.id);
     let live = node.state.is_live();
@@ -95,8 +97,8 @@ pub(crate) fn node_view(
         if view.is_self {
             view.mintd = "ok".into();
         } else if live {
-            let hello = peers.hello(view.id, HELLO_WITHIN).await;
-            view.mintd = if hello.is_some() { "ok" } else { "no answer" }.into();
+            let answers = peers.answers(view.id, view.boots, within).await;
+            view.mintd = if answers { "ok" } else { "no answer" }.into();
         }
         view
     }
