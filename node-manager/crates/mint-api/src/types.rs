@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests and replies. Sizes are bytes; times say their unit.
 
-use mint_types::{NodeId, NodeSpec, NodeState, ResourceKey};
+use mint_types::{NodeId, NodeSpec, NodeState, ResizeSpec, ResourceKey};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -263,6 +263,18 @@ pub struct RemoveRequest {
     /// Nobody gets them.
     #[serde(default)]
     pub keep_free: bool,
+}
+
+/// `POST /v1/nodes/NODE/resize`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeRequest {
+    /// What shall change.
+    #[schema(value_type = Object)]
+    pub spec: ResizeSpec,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// How long the parts of an operation took, in milliseconds; those that were not

@@ -33,6 +33,8 @@ struct State {
     drivers: BTreeMap<Bdf, String>,
     users: BTreeMap<Bdf, Vec<String>>,
     groups: BTreeMap<Bdf, Vec<Bdf>>,
+    /// Blocks whose content cannot be moved.
+    pinned: BTreeSet<u32>,
     /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
     faults: BTreeSet<String>,
     /// All calls that changed something, in order.
@@ -139,6 +141,11 @@ impl FakeMachine {
     /// Puts a function into a group with others.
     pub fn group(&self, bdf: Bdf, peers: &[Bdf]) {
         self.lock().groups.insert(bdf, peers.to_vec());
+    }
+
+    /// The content of that memory block cannot be moved.
+    pub fn pin(&self, block: u32) {
+        self.lock().pinned.insert(block);
     }
 
     /// Changes a node's state, as its kernel would.
@@ -436,6 +443,10 @@ impl Host for FakeMachine {
         self.lock().groups.get(&bdf).cloned().unwrap_or_default()
     }
 
+    fn is_movable(&self, block: u32) -> bool {
+        !self.lock().pinned.contains(&block)
+    }
+
     fn unbind(&self, bdf: Bdf) -> std::io::Result<()> {
         let mut state = self.lock();
         if state.faults.contains(&format!("unbind {bdf}")) {
@@ -463,6 +474,10 @@ impl Peers for FakeMachine {
         if state.faults.contains(&format!("peer {node}")) {
             return Err(PeerError::Unreachable { node, source: "no route".into() });
         }
+        if dry_run && key.kind == Kind::Memory && state.pinned.contains(&key.id) {
+            let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
+            return Err(PeerError::Refused { node, refusal });
+        }
         let resource = state.resources.get_mut(&key).expect("planner found it");
         if resource.owner != Some(node) {
             return Err(PeerError::Failed { node, message: "not mine".into() });
@@ -477,6 +492,9 @@ impl Peers for FakeMachine {
 
     fn claim(&self, node: NodeId, key: ResourceKey, _: Option<&str>) -> Result<(), PeerError> {
         let mut state = self.lock();
+        if state.faults.contains(&format!("peer {node}")) {
+            return Err(PeerError::Unreachable { node, source: "no route".into() });
+        }
         let resource = state.resources.get_mut(&key).expect("planner found it");
         resource.state = ResState::Owned;
         resource.owner = Some(node);

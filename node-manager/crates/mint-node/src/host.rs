@@ -23,6 +23,9 @@ pub trait Host: Send + Sync {
     fn users(&self, bdf: Bdf) -> Vec<String>;
     /// Other functions of the same IOMMU group, without bridges.
     fn group_peers(&self, bdf: Bdf) -> Vec<Bdf>;
+    /// Whether a memory block of this node holds only what its kernel can move:
+    /// such a block can be given away.
+    fn is_movable(&self, block: u32) -> bool;
     /// Takes the driver away from the function.
     fn unbind(&self, bdf: Bdf) -> io::Result<()>;
     /// Gives the function to that driver, unless it has one already.
@@ -197,6 +200,11 @@ impl Host for SysHost {
             .collect()
     }
 
+    fn is_movable(&self, block: u32) -> bool {
+        let zones = self.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
+        zones.split_whitespace().next() == Some("Movable")
+    }
+
     fn unbind(&self, bdf: Bdf) -> io::Result<()> {
         match self.driver(bdf) {
             Some(_) => self.write(&self.function(bdf).join("driver/unbind"), &bdf.to_string()),
@@ -256,6 +264,17 @@ mod tests {
     fn idle_disk_has_no_users() {
         let (_folder, host) = tree();
         assert_eq!(host.users(DISK.parse().unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_blocks_of_the_movable_zone_are_movable() {
+        let (folder, host) = tree();
+        for (block, zones) in [(1, "Movable\n"), (2, "Normal\n"), (3, "Normal Movable\n")] {
+            let path = folder.path().join(format!("sys/devices/system/memory/memory{block}"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("valid_zones"), zones).unwrap();
+        }
+        assert_eq!([1, 2, 3, 4].map(|block| host.is_movable(block)), [true, false, false, false]);
     }
 
     #[test]

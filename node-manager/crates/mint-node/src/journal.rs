@@ -24,6 +24,8 @@ pub enum Operation {
     /// Interrupted: finished, as there is no way back to a stopped node that
     /// the user wanted to be rid of.
     Remove,
+    /// Interrupted: taken back.
+    Resize,
 }
 
 /// An operation that was begun.

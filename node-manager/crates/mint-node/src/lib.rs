@@ -25,10 +25,12 @@ pub mod journal;
 pub mod kernel_image;
 pub mod machine;
 mod nodes;
+mod nodes_resize;
 mod outcome;
 pub mod peers;
 mod planner;
 mod planner_memory;
+mod planner_resize;
 pub mod specs;
 
 pub use apply::ApplyError;

@@ -21,7 +21,7 @@ use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::Peers;
-use crate::planner::{Planner, busy, refused_by_kernel};
+use crate::planner::{Planner, busy, not_movable, refused_by_kernel};
 use crate::specs::SpecStore;
 
 /// What operations need; see the traits.
@@ -59,15 +59,7 @@ impl Nodes {
         let _span = info_span!("add", node = %spec.name).entered();
         let began = Instant::now();
         let inventory = self.inventory()?;
-        let plan = Planner {
-            inventory: &inventory,
-            machine: &*self.machine,
-            host: &*self.host,
-            peers: &*self.peers,
-            config: &self.config,
-        }
-        .add(spec)
-        .map_err(OpError::Refused)?;
+        let plan = self.planner(&inventory).add(spec).map_err(OpError::Refused)?;
         let mut done = Done {
             node: plan.node,
             name: plan.name.to_string(),
@@ -359,6 +351,9 @@ impl Nodes {
         if !dry_run {
             return Ok(self.applier(here).release(key, here)?);
         }
+        if key.kind == Kind::Memory && !self.host.is_movable(key.id) {
+            return Err(not_movable(key, &label).into());
+        }
         match self.machine.release(key, here, true) {
             Ok(()) => Ok(driver),
             // the driver is unbound when it comes to it
@@ -407,6 +402,13 @@ impl Nodes {
                 told.extend(left);
                 Ok(told)
             }
+            Operation::Resize => {
+                let maybe = (open.done + 1).min(begun.steps.len());
+                let left = self.applier(inventory.info.node).roll_back(&begun.steps[..maybe]);
+                let mut told = vec![format!("unfinished node resize {} taken back", begun.name)];
+                told.extend(left);
+                Ok(told)
+            }
             Operation::Remove => {
                 self.finish_remove(inventory.info.node, &begun, &|_| {})?;
                 Ok(vec![format!("unfinished node remove {} finished", begun.name)])
@@ -431,12 +433,22 @@ impl Nodes {
         .hint("do it from another node"))
     }
 
-    fn inventory(&self) -> Result<Inventory, OpError> {
+    pub(crate) fn inventory(&self) -> Result<Inventory, OpError> {
         Inventory::read(&*self.machine)
             .map_err(|source| OpError::Kernel { action: "read the ledger".into(), source })
     }
 
-    fn applier(&mut self, here: NodeId) -> Applier<'_> {
+    pub(crate) fn planner<'a>(&'a self, inventory: &'a Inventory) -> Planner<'a> {
+        Planner {
+            inventory,
+            machine: &*self.machine,
+            host: &*self.host,
+            peers: &*self.peers,
+            config: &self.config,
+        }
+    }
+
+    pub(crate) fn applier(&mut self, here: NodeId) -> Applier<'_> {
         Applier {
             machine: &*self.machine,
             host: &*self.host,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::fake::FakeMachine;
 use crate::planner::tests::Images;
-use mint_types::{Bdf, NodeState};
+use mint_types::{Bdf, NodeState, ResizeSpec};
 use std::path::Path;
 
 fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
@@ -256,4 +256,130 @@ impl Nodes {
         .unwrap()
         .steps
     }
+}
+
+/// Changes of node 1 in the fake machine, which has node 1 running with cores 3 and 4.
+fn resize(nodes: &mut Nodes, spec: &ResizeSpec) -> Result<Done, OpError> {
+    nodes.resize("web", spec, false, &quiet)
+}
+
+fn running_web(images: &Images, fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
+    let mut nodes = nodes(fake, folder);
+    nodes.add(&images.spec("web"), false, &quiet).unwrap();
+    nodes
+}
+
+#[test]
+fn resize_there_and_back_leaves_the_ledger_as_it_was() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    let more = ResizeSpec {
+        cpus: Some("+1".parse().unwrap()),
+        memory: vec!["+256M@numa1".parse().unwrap()],
+        devices: vec![disk()],
+        ..ResizeSpec::default()
+    };
+    let done = resize(&mut nodes, &more).unwrap();
+    assert_eq!(done.node, one());
+    let inventory = nodes.inventory().unwrap();
+    assert_eq!(inventory.cpus_of(one()).to_string(), "3-5");
+    assert_eq!(inventory.owned(one(), Kind::Memory).count(), 10);
+    assert_eq!(inventory.find(ResourceKey::device(disk())).unwrap().owner, Some(one()));
+    let less = ResizeSpec {
+        cpus: Some("-1".parse().unwrap()),
+        memory: vec!["1G".parse().unwrap()],
+        drop_devices: vec![disk()],
+        ..ResizeSpec::default()
+    };
+    resize(&mut nodes, &less).unwrap();
+    fake.unbind(disk()).unwrap();
+    Host::bind(&*fake, disk(), Some("nvme")).unwrap();
+    assert_eq!(fake.ledger(), before);
+    assert_eq!(nodes.journal.open_operation().unwrap(), None);
+}
+
+#[test]
+fn resize_that_fails_half_way_is_taken_back() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    let spec = ResizeSpec {
+        cpus: Some("2-4".parse().unwrap()),
+        memory: vec!["+128M@numa1".parse().unwrap()],
+        ..ResizeSpec::default()
+    };
+    fake.fail("peer 1");
+    let error = resize(&mut nodes, &spec).unwrap_err();
+    assert!(matches!(error, OpError::Apply(_)), "{error}");
+    assert_eq!(fake.ledger(), before);
+    // and one that was killed half way is taken back by the next daemon
+    fake.heal();
+    let steps = vec![
+        Step::Release { key: ResourceKey::cpu(2), node: NodeId::ZERO, driver: None },
+        Step::Claim { key: ResourceKey::cpu(2), node: one(), driver: None },
+    ];
+    let begun = Begun {
+        operation: Operation::Resize,
+        boot_id: 42,
+        node: one(),
+        name: "web".parse().unwrap(),
+        steps,
+    };
+    nodes.journal.begin(&begun).unwrap();
+    let applier = nodes.applier(NodeId::ZERO);
+    applier.step(&begun.steps[0]).unwrap();
+    nodes.journal.done(0).unwrap();
+    nodes.applier(NodeId::ZERO).step(&begun.steps[1]).unwrap();
+    assert_ne!(fake.ledger(), before);
+    assert_eq!(nodes.reconcile().unwrap(), ["unfinished node resize web taken back"]);
+    assert_eq!(fake.ledger(), before);
+}
+
+#[test]
+fn every_refusal_of_a_resize_leaves_all_as_it_is() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    let cases: [(&str, ResizeSpec, RefusalCode); 6] = [
+        ("web", with(|spec| spec.cpus = Some("-3".parse().unwrap())), RefusalCode::CpuLast),
+        ("web", with(|spec| spec.memory = vec!["-1G".parse().unwrap()]), RefusalCode::MemoryShort),
+        ("web", with(|spec| spec.drop_devices = vec![disk()]), RefusalCode::DeviceOwned),
+        ("web", with(|spec| spec.to = Some("web".into())), RefusalCode::NodeSelf),
+        ("web", with(|spec| spec.from = vec!["db".into()]), RefusalCode::NodeAbsent),
+        ("0", with(|spec| spec.cpus = Some("1-2".parse().unwrap())), RefusalCode::CpuBoot),
+    ];
+    for (node, spec, code) in cases {
+        match nodes.resize(node, &spec, false, &quiet).unwrap_err() {
+            OpError::Refused(refusals) => assert_eq!(refusals[0].code, code, "{refusals:?}"),
+            other => panic!("{code:?}: {other}"),
+        }
+        assert_eq!(fake.ledger(), before, "{code:?}");
+    }
+}
+
+fn with(change: impl FnOnce(&mut ResizeSpec)) -> ResizeSpec {
+    let mut spec = ResizeSpec::default();
+    change(&mut spec);
+    spec
+}
+
+#[test]
+fn memory_that_can_be_moved_goes_first() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let inventory = nodes.inventory().unwrap();
+    let owned: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    for &block in &owned[2..] {
+        fake.pin(block);
+    }
+    let less = with(|spec| spec.memory = vec!["-384M".parse().unwrap()]);
+    resize(&mut nodes, &less).unwrap();
+    let inventory = nodes.inventory().unwrap();
+    let left: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    assert_eq!(left, owned[2..7], "two that can go, then the last one");
 }

@@ -32,6 +32,8 @@ pub(crate) struct Planner<'a> {
 pub(crate) struct Draft {
     pub node: NodeId,
     pub donors: BTreeSet<NodeId>,
+    /// Donors whose memory may be taken although they run.
+    pub from_running: BTreeSet<NodeId>,
     pub steps: Vec<Step>,
     pub notes: Vec<String>,
     pub refusals: Vec<Refusal>,
@@ -43,6 +45,7 @@ impl Planner<'_> {
         let mut draft = Draft {
             node: NodeId::ZERO,
             donors: BTreeSet::from([self.inventory.info.node]),
+            from_running: BTreeSet::new(),
             steps: Vec::new(),
             notes: Vec::new(),
             refusals: Vec::new(),
@@ -60,7 +63,7 @@ impl Planner<'_> {
         draft.steps.push(Step::Create { node: draft.node, name: spec.name.clone() });
         // devices first: they are the most likely to be in use after all
         for &bdf in &spec.devices.iter().copied().collect::<BTreeSet<Bdf>>() {
-            self.device(&mut draft, spec, bdf);
+            self.device(&mut draft, &spec.devices, bdf);
         }
         let cpus = self.cpus(&mut draft, spec);
         self.memory(&mut draft, spec, &cpus);
@@ -125,7 +128,7 @@ impl Planner<'_> {
     fn cpus(&self, draft: &mut Draft, spec: &NodeSpec) -> Vec<u32> {
         let wanted: Vec<u32> = match (&spec.cpus, spec.cpu_count) {
             (Some(list), _) => list.iter().collect(),
-            (None, Some(count)) => self.choose_cpus(draft, spec, count as usize),
+            (None, Some(count)) => self.choose_cpus(draft, spec.numa, count as usize),
             (None, None) => Vec::new(),
         };
         if wanted.is_empty() && spec.cpu_count.unwrap_or(0) == 0 {
@@ -134,8 +137,14 @@ impl Planner<'_> {
                     .hint("give --cpus 2-3 or --cpu-count 2"),
             );
         }
-        let last_of = self.robbed_donors(draft, &wanted);
-        for &cpu in &wanted {
+        self.take_cpus(draft, &wanted);
+        wanted
+    }
+
+    /// Steps that bring these cores to the node.
+    pub(crate) fn take_cpus(&self, draft: &mut Draft, wanted: &[u32]) {
+        let last_of = self.robbed_donors(draft, wanted);
+        for &cpu in wanted {
             self.cpu(draft, cpu, &last_of);
         }
         for donor in last_of {
@@ -151,7 +160,6 @@ impl Planner<'_> {
                 .hint("leave it at least its boot core"),
             );
         }
-        wanted
     }
 
     /// Live donors that would be left without a core.
@@ -206,8 +214,13 @@ impl Planner<'_> {
 
     /// Free cores first, then those of donors; highest numbers first, so that
     /// boot cores stay where they are.
-    fn choose_cpus(&self, draft: &mut Draft, spec: &NodeSpec, count: usize) -> Vec<u32> {
-        let on_numa = |cpu: &&Resource| spec.numa.is_none() || cpu.numa == spec.numa;
+    pub(crate) fn choose_cpus(
+        &self,
+        draft: &mut Draft,
+        numa: Option<u32>,
+        count: usize,
+    ) -> Vec<u32> {
+        let on_numa = |cpu: &&Resource| numa.is_none() || cpu.numa == numa;
         let free = |cpu: &&Resource| cpu.state == ResState::Free;
         let lendable = |cpu: &&Resource| {
             cpu.state == ResState::Owned
@@ -222,7 +235,7 @@ impl Planner<'_> {
         let mut chosen = ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(free));
         chosen.extend(ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(lendable)));
         if chosen.len() < count {
-            let place = spec.numa.map_or(String::new(), |numa| format!(" on numa{numa}"));
+            let place = numa.map_or(String::new(), |numa| format!(" on numa{numa}"));
             draft.refusals.push(
                 Refusal::new(
                     RefusalCode::CpuShort,
@@ -241,7 +254,8 @@ impl Planner<'_> {
         chosen
     }
 
-    fn device(&self, draft: &mut Draft, spec: &NodeSpec, bdf: Bdf) {
+    /// Steps that bring a function to the node; `together` are all that move with it.
+    pub(crate) fn device(&self, draft: &mut Draft, together: &[Bdf], bdf: Bdf) {
         let key = ResourceKey::device(bdf);
         let Some(resource) = self.inventory.find(key) else {
             draft.refusals.push(
@@ -285,7 +299,7 @@ impl Planner<'_> {
                 .inventory
                 .find(ResourceKey::device(peer))
                 .is_some_and(|other| other.owner.is_some_and(|owner| owner != draft.node));
-            if stays && !spec.devices.contains(&peer) {
+            if stays && !together.contains(&peer) {
                 draft.refusals.push(
                     Refusal::new(
                         RefusalCode::DeviceGroup,
@@ -320,9 +334,12 @@ impl Planner<'_> {
                 draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
             }
             (ResState::Owned, Some(owner)) if draft.donors.contains(&owner) => {
-                if let Err(refusal) = self.can_release(key, owner) {
-                    draft.refusals.push(refusal);
-                    return;
+                // of memory, only the try shows it: the likely blocks were chosen already
+                if key.kind != Kind::Memory {
+                    if let Err(refusal) = self.can_release(key, owner) {
+                        draft.refusals.push(refusal);
+                        return;
+                    }
                 }
                 draft.steps.push(Step::Release { key, node: owner, driver });
                 draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
@@ -369,7 +386,7 @@ impl Planner<'_> {
     }
 
     /// Asks who would have to give it up whether it could.
-    fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
+    pub(crate) fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
         let label = self.inventory.label(owner);
         if owner != self.inventory.info.node && self.inventory.is_live(owner) {
             return match self.peers.release(owner, key, true) {
@@ -383,6 +400,10 @@ impl Planner<'_> {
                 .owned_by(label)
                 .hint("look at it: mintctl node show; or choose another one")),
             };
+        }
+        let is_ours = owner == self.inventory.info.node;
+        if key.kind == Kind::Memory && is_ours && !self.host.is_movable(key.id) {
+            return Err(not_movable(key, &label));
         }
         match self.machine.release(key, owner, true) {
             Ok(()) => Ok(()),
@@ -419,6 +440,17 @@ pub(crate) fn busy(key: ResourceKey, owner: &str, users: &[String]) -> Refusal {
     )
     .owned_by(owner)
     .hint("end that use there first (umount, swapoff, another default route)")
+}
+
+/// Why a block of memory is not one of those that can be given away.
+pub(crate) fn not_movable(key: ResourceKey, owner: &str) -> Refusal {
+    Refusal::new(
+        RefusalCode::KernelRefused,
+        key,
+        format_args!("{key} of {owner} holds what its kernel cannot move"),
+    )
+    .owned_by(owner)
+    .hint("memory that came while the node ran can be given away again")
 }
 
 /// The kernel's own refusal in our words.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use mint_types::{
-    Kind, MemoryRequest, NodeSpec, Refusal, RefusalCode, ResState, Resource, ResourceKey,
+    Kind, MemoryRequest, NodeId, NodeSpec, Refusal, RefusalCode, ResState, Resource, ResourceKey,
     format_bytes,
 };
 
@@ -19,10 +19,22 @@ impl Planner<'_> {
                     .hint("give --memory 1G or --memory 1G@numa1"),
             );
         }
+        self.take_memory(draft, &spec.memory, spec.numa, cpus);
+    }
+
+    /// Steps that bring so much memory to the node; `numa` is the place of
+    /// requests without one, and without both it is near those cores.
+    pub(crate) fn take_memory(
+        &self,
+        draft: &mut Draft,
+        requests: &[MemoryRequest],
+        numa: Option<u32>,
+        cpus: &[u32],
+    ) {
         let block = self.inventory.info.mem_block_bytes;
         let mut taken: BTreeSet<u32> = BTreeSet::new();
-        for request in &spec.memory {
-            let numa = request.numa.or(spec.numa);
+        for request in requests {
+            let numa = request.numa.or(numa);
             if let Some(numa) = numa.filter(|&numa| numa >= self.inventory.info.numa_nodes) {
                 draft.refusals.push(
                     Refusal::new(
@@ -88,16 +100,17 @@ impl Planner<'_> {
             if chosen.len() == count {
                 break;
             }
-            // of donors at rest only: a running kernel gives memory up block by
-            // block, and cannot say before whether it will
-            let owned = on(numa)
+            // of donors at rest only, if not asked for: a running kernel gives
+            // memory up block by block, and cannot say before whether it will
+            let is_giver = |owner: NodeId| {
+                draft.donors.contains(&owner)
+                    && (draft.from_running.contains(&owner) || !self.inventory.is_live(owner))
+            };
+            let owned: Vec<&Resource> = on(numa)
                 .filter(|block| block.state == ResState::Owned && !taken.contains(&block.key.id))
-                .filter(|block| {
-                    block.owner.is_some_and(|owner| {
-                        draft.donors.contains(&owner) && !self.inventory.is_live(owner)
-                    })
-                });
-            chosen.extend(owned.take(count - chosen.len()));
+                .filter(|block| block.owner.is_some_and(is_giver))
+                .collect();
+            chosen.extend(self.likely_to_go(&owned, count - chosen.len()));
         }
         if chosen.len() < count {
             draft.refusals.push(self.memory_short(request, count, chosen.len(), numas));
@@ -108,6 +121,26 @@ impl Planner<'_> {
             taken.insert(block.key.id);
             self.take(draft, block, None);
         }
+    }
+
+    /// `count` of the blocks, or all if there are fewer: those first that their
+    /// owners say can go, then the last ones, as a kernel's own data come first.
+    pub(crate) fn likely_to_go<'a>(
+        &self,
+        blocks: &[&'a Resource],
+        count: usize,
+    ) -> Vec<&'a Resource> {
+        let (mut sure, mut unsure) = (Vec::new(), Vec::new());
+        for &block in blocks.iter().rev() {
+            if sure.len() == count {
+                break;
+            }
+            let goes = block.owner.is_some_and(|owner| self.can_release(block.key, owner).is_ok());
+            if goes { &mut sure } else { &mut unsure }.push(block);
+        }
+        sure.extend(unsure);
+        sure.truncate(count);
+        sure
     }
 
     fn memory_short(

@@ -8,6 +8,7 @@ mod memory;
 mod node;
 mod plan;
 mod refusal;
+mod resize;
 mod resource;
 
 pub use bdf::{Bdf, ParseBdfError};
@@ -16,4 +17,5 @@ pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, par
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use plan::{NodeSpec, Plan, Step};
 pub use refusal::{Refusal, RefusalCode};
+pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
 pub use resource::{Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use mint_types::{Bdf, CpuSet, MemoryRequest, NodeName};
+use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName};
 
 /// OS nodes of this machine: several Linux kernels side by side.
 ///
@@ -32,7 +32,7 @@ pub enum Command {
     Node(NodeCommand),
     /// PCI functions of the machine
     #[command(subcommand)]
-    Device(ListCommand),
+    Device(DeviceCommand),
     /// Cores of the machine
     #[command(subcommand)]
     Cpu(ListCommand),
@@ -126,6 +126,8 @@ pub enum NodeCommand {
         #[arg(long)]
         keep_free: bool,
     },
+    /// Change what a node owns, while it runs: all of the request, or nothing
+    Resize(Box<ResizeArgs>),
     /// All nodes
     #[command(alias = "ls")]
     List,
@@ -217,6 +219,41 @@ pub struct AddArgs {
     pub wait: WaitArgs,
 }
 
+/// `node resize`.
+#[derive(ClapArgs, Debug)]
+pub struct ResizeArgs {
+    /// Name, nodeN or id
+    pub node: String,
+    /// These cores and no others (4-5), or so many more (+1) or less (-1)
+    #[arg(long, value_name = "LIST|+N|-N", allow_hyphen_values = true)]
+    pub cpus: Option<CpuChange>,
+    /// So much memory in all (2G), more (+512M@numa1) or less (-512M); several by
+    /// comma or repetition
+    #[arg(long, value_name = "[+|-]SIZE[@numaN]", value_delimiter = ',',
+          action = ArgAction::Append, allow_hyphen_values = true)]
+    pub memory: Vec<MemoryChange>,
+    /// PCI function that it gets; may be repeated
+    #[arg(long = "device", value_name = "BDF", value_delimiter = ',', action = ArgAction::Append)]
+    pub devices: Vec<Bdf>,
+    /// PCI function that it gives up; may be repeated
+    #[arg(long = "drop-device", value_name = "BDF", value_delimiter = ',',
+          action = ArgAction::Append)]
+    pub drop_devices: Vec<Bdf>,
+    /// NUMA node for cores of +N, and for memory without a place of its own
+    #[arg(long, value_name = "N")]
+    pub numa: Option<u32>,
+    /// Node that it is taken from, while that runs, too, if it is not free; may be
+    /// repeated [default: this node]
+    #[arg(long, value_name = "NODE", value_delimiter = ',', action = ArgAction::Append)]
+    pub from: Vec<String>,
+    /// Node that gets what it gives up [default: node 0; memory stays free]
+    #[arg(long, value_name = "NODE")]
+    pub to: Option<String>,
+    /// Only check, and say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
 /// What to wait for after a start.
 #[derive(ClapArgs, Debug)]
 pub struct WaitArgs {
@@ -239,6 +276,25 @@ pub enum Wait {
     Mintd,
     /// Its kernel runs
     Running,
+}
+
+/// `device …`.
+#[derive(Subcommand, Debug)]
+pub enum DeviceCommand {
+    /// All of them, and who owns them
+    #[command(alias = "ls")]
+    List,
+    /// Give a function to a node, from whoever owns it, while both run
+    Move {
+        /// PCI function, e.g. 0000:02:00.0
+        device: Bdf,
+        /// Node that gets it
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        /// Only check, and say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// `… list`.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, SpecReply, StartRequest,
-    StopRequest, TimesView, WaitFor,
+    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, ResizeRequest, SpecReply,
+    StartRequest, StopRequest, TimesView, WaitFor,
 };
 use mint_node::{Done, GiveBack, not_running};
 use mint_types::{NodeId, NodeSpec, NodeState, NodeStatus, Refusal, RefusalCode};
@@ -340,6 +340,30 @@ pub(crate) async fn remove(
         steps: done.steps,
         notes: done.notes,
     })
+}
+
+/// Changes what a node owns.
+pub(crate) async fn resize(
+    app: Arc<App>,
+    reference: String,
+    request: ResizeRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
+    let (spec, dry_run) = (request.spec, request.dry_run);
+    if spec.is_empty() {
+        let text = "nothing to change: give cpus, memory or devices";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
+    let done = app
+        .driver
+        .run(move |nodes| nodes.resize(&reference, &spec, dry_run, &|text| lines.progress(text)))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    let times = times(&done);
+    let mut result = result(&app, done, times).await;
+    result.dry_run = dry_run;
+    Ok(result)
 }
 
 async fn result(app: &Arc<App>, done: Done, times: TimesView) -> NodeResult {

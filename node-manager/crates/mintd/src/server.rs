@@ -132,6 +132,14 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
                 }))
             })
         }
+        ("post", "/v1/nodes/{node}/resize") => {
+            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
+                let request = parse(&body)?;
+                Ok::<_, Failure>(lines::operation(|lines| {
+                    operations::resize(app, node, request, lines)
+                }))
+            })
+        }
         ("get", "/v1/nodes/{node}/console") => get(console),
         ("get", "/v1/nodes/{node}/exec") => get(exec),
         ("get", "/v1/cpus") => {

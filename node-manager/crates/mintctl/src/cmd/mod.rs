@@ -9,7 +9,7 @@ mod other;
 
 use mint_api::Client;
 
-use crate::args::{Args, Command, ConfigCommand, ListCommand};
+use crate::args::{Args, Command, ConfigCommand, DeviceCommand, ListCommand};
 use crate::failure::Failure;
 
 /// What a command runs with.
@@ -28,7 +28,10 @@ pub async fn run(args: Args) -> Outcome {
     let context = Context { client: Client::unix(args.socket), json: args.json };
     match args.command {
         Command::Node(command) => node::run(&context, command).await,
-        Command::Device(ListCommand::List) => list::devices(&context).await,
+        Command::Device(DeviceCommand::List) => list::devices(&context).await,
+        Command::Device(DeviceCommand::Move { device, to, dry_run }) => {
+            node::move_device(&context, device, &to, dry_run).await
+        }
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(ListCommand::List) => list::memory(&context).await,
         Command::Doctor => other::doctor(&context).await,

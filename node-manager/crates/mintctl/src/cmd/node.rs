@@ -2,14 +2,15 @@
 //! `mintctl node …`.
 
 use mint_api::{
-    AddRequest, NodeList, NodeResult, NodeView, RemoveRequest, StartRequest, StopRequest, WaitFor,
+    AddRequest, DeviceList, NodeList, NodeResult, NodeView, RemoveRequest, ResizeRequest,
+    StartRequest, StopRequest, WaitFor,
 };
-use mint_types::{NodeSpec, NodeState, format_bytes};
+use mint_types::{Bdf, NodeSpec, NodeState, ResizeSpec, format_bytes};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{Context, Outcome, console, exec, list};
-use crate::args::{AddArgs, NodeCommand, Wait, WaitArgs};
+use crate::args::{AddArgs, NodeCommand, ResizeArgs, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
 
@@ -35,6 +36,7 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             let request = RemoveRequest { force, to, keep_free };
             operate(context, &path(&node, "remove")?, &request).await
         }
+        NodeCommand::Resize(args) => resize(context, *args).await,
         NodeCommand::List => nodes(context).await,
         NodeCommand::Show { node } => list::show(context, &path(&node, "")?).await,
         NodeCommand::Console { node, follow, write } => {
@@ -88,6 +90,39 @@ async fn add(context: &Context, args: AddArgs) -> Outcome {
     };
     let request = AddRequest { spec, dry_run: args.dry_run, wait, wait_s };
     operate(context, "/v1/nodes", &request).await
+}
+
+async fn resize(context: &Context, args: ResizeArgs) -> Outcome {
+    let spec = ResizeSpec {
+        cpus: args.cpus,
+        memory: args.memory,
+        devices: args.devices,
+        drop_devices: args.drop_devices,
+        numa: args.numa,
+        from: args.from,
+        to: args.to,
+    };
+    if spec.is_empty() {
+        return Err(Failure::usage("nothing to change: give --cpus, --memory or --device"));
+    }
+    let request = ResizeRequest { spec, dry_run: args.dry_run };
+    operate(context, &path(&args.node, "resize")?, &request).await
+}
+
+/// `device move`: whoever owns the function gives it.
+pub async fn move_device(context: &Context, device: Bdf, to: &str, dry_run: bool) -> Outcome {
+    let list: DeviceList = context.client.get("/v1/devices").await?;
+    let owner = list
+        .devices
+        .iter()
+        .find(|view| view.bdf == device.to_string())
+        .and_then(|view| view.resource.owner);
+    let spec = ResizeSpec {
+        devices: vec![device],
+        from: owner.iter().map(u32::to_string).collect(),
+        ..ResizeSpec::default()
+    };
+    operate(context, &path(to, "resize")?, &ResizeRequest { spec, dry_run }).await
 }
 
 async fn operate(context: &Context, path: &str, request: &impl Serialize) -> Outcome {

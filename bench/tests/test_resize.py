@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cores, memory and PCI functions move between running nodes; one request is all or nothing."""
+
+import re
+
+import pytest
+
+from rig.mintctl import REFUSED, MintctlError
+from rig.node import Node
+from rig.server import CARD2_E1000E, ONE, TWO, Server
+
+MIB = 1 << 20
+
+
+def online(node: Node) -> int:
+    """Cores that the node's kernel schedules on."""
+    return int(node.out("nproc"))
+
+
+def memory_bytes(node: Node) -> int:
+    """The node's MemTotal."""
+    return int(re.search(r"^MemTotal:\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE)[1]) << 10
+
+
+def test_core_moves_from_node0_to_node2_and_back(pair: Server):
+    """node resize two --cpus +1: the core works there, and again here when it is back."""
+    zero, two = online(pair.zero), online(pair.two)
+    pair.mintctl("node", "resize", TWO.name, "--cpus", "+1")
+    assert (online(pair.zero), online(pair.two)) == (zero - 1, two + 1)
+    # Each core does some work of its own.
+    cores = pair.two.read("/sys/devices/system/cpu/online").strip()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", cores):
+        for core in range(int(first), int(last or first) + 1):
+            pair.two.run(f"taskset -c {core} sha256sum /proc/cpuinfo")
+    pair.mintctl("node", "resize", TWO.name, "--cpus", "-1")
+    assert (online(pair.zero), online(pair.two)) == (zero, two)
+
+
+def test_core_moves_between_node1_and_node2(pair: Server):
+    """From node 1 to node 2 and back, asked for on node 0; both nodes run on."""
+    core = ONE.cpus[-1]
+    mine = f"{TWO.cpus[0]},{core}"
+    pair.mintctl("node", "resize", TWO.name, "--cpus", mine, "--from", ONE.name)
+    assert (online(pair.one), online(pair.two)) == (len(ONE.cpus) - 1, 2)
+    pair.mintctl("node", "resize", ONE.name, "--cpus", "+1", "--from", TWO.name)
+    assert (online(pair.one), online(pair.two)) == (len(ONE.cpus), 1)
+
+
+def test_memory_comes_and_goes(pair: Server):
+    """+256M from the pool, used, and given back."""
+    before = memory_bytes(pair.two)
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
+    assert memory_bytes(pair.two) >= before + 250 * MIB
+    # More than there was to spare before.
+    full = "mount -t tmpfs -o size=700M full /mnt && dd if=/dev/zero of=/mnt/full bs=1M count=680; umount /mnt"
+    assert "680+0 records out" in pair.two.run(full).err
+    pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
+    assert memory_bytes(pair.two) <= before + 4 * MIB
+
+
+def test_device_moves_from_node0_to_node1_and_back(pair: Server):
+    """device move: lspci shows it where it is, its driver binds there, with MSI-X."""
+    pair.mintctl("device", "move", CARD2_E1000E, "--to", ONE.name)
+    assert CARD2_E1000E in pair.one.out("lspci -D")
+    assert CARD2_E1000E not in pair.zero.out("lspci -D")
+    driver = pair.one.out(f"basename $(readlink /sys/bus/pci/devices/{CARD2_E1000E}/driver)")
+    assert driver == "e1000e"
+    pair.mintctl("device", "move", CARD2_E1000E, "--to", "node0")
+    assert CARD2_E1000E in pair.zero.out("lspci -D")
+    assert CARD2_E1000E not in pair.one.out("lspci -D")
+
+
+def test_dry_run_of_a_resize_changes_nothing(pair: Server):
+    """--dry-run says the steps."""
+    answer = pair.mintctl("node", "resize", TWO.name, "--cpus", "+1", "--memory", "+128M", "--dry-run")
+    assert answer["dry_run"]
+    assert any(step.startswith("claim cpu") for step in answer["steps"]), answer
+
+
+REFUSALS = {
+    "boot core": (("resize", TWO.name, "--cpus", "5"), "cpu_boot"),
+    "more cores than there are": (("resize", TWO.name, "--cpus", "+9"), "cpu_short"),
+    "last cores": (("resize", ONE.name, "--cpus", "-2"), "cpu_last"),
+    "core of a node that is not named": (("resize", TWO.name, "--cpus", f"2,{ONE.cpus[-1]}"), "cpu_owned"),
+    "more memory than there is": (("resize", TWO.name, "--memory", "+64G"), "memory_short"),
+    "all of its memory": (("resize", TWO.name, "--memory", f"-{TWO.memory_mib}M"), "memory_short"),
+    "a function that is not its own": (("resize", TWO.name, "--drop-device", CARD2_E1000E), "device_owned"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_resize_is_refused(pair: Server, what: str):
+    """Each with its code, and the ledger as it was (the fixture compares it)."""
+    words, code = REFUSALS[what]
+    with pytest.raises(MintctlError) as caught:
+        pair.mintctl("node", *words)
+    assert caught.value.status == REFUSED
+    assert code in caught.value.codes, caught.value
