@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rig.guest import Guest
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
 from rig.server import CARD2_E1000E, ONE, TWO, Server
@@ -68,6 +69,16 @@ def test_device_moves_from_node0_to_node1_and_back(pair: Server):
     pair.mintctl("device", "move", CARD2_E1000E, "--to", "node0")
     assert CARD2_E1000E in pair.zero.out("lspci -D")
     assert CARD2_E1000E not in pair.one.out("lspci -D")
+
+
+def test_core_with_a_pinned_guest_stays(pair: Server):
+    """Refused with the guest's name: on node 1 a vCPU is pinned to the only core besides the boot core."""
+    with Guest(pair.one, "pinned") as guest:
+        guest.start("--no-disk")
+        with pytest.raises(MintctlError, match="guest pinned") as caught:
+            pair.mintctl("node", "resize", ONE.name, "--cpus", "-1")
+        assert caught.value.status == REFUSED
+        assert "cpu_pinned" in caught.value.codes
 
 
 def test_dry_run_of_a_resize_changes_nothing(pair: Server):

@@ -35,6 +35,8 @@ struct State {
     groups: BTreeMap<Bdf, Vec<Bdf>>,
     /// Blocks whose content cannot be moved.
     pinned: BTreeSet<u32>,
+    /// Cores that a guest is pinned to.
+    with_guests: BTreeSet<u32>,
     /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
     faults: BTreeSet<String>,
     /// All calls that changed something, in order.
@@ -146,6 +148,11 @@ impl FakeMachine {
     /// The content of that memory block cannot be moved.
     pub fn pin(&self, block: u32) {
         self.lock().pinned.insert(block);
+    }
+
+    /// A guest is pinned to that core.
+    pub fn pin_guest(&self, cpu: u32) {
+        self.lock().with_guests.insert(cpu);
     }
 
     /// Changes a node's state, as its kernel would.
@@ -441,6 +448,11 @@ impl Host for FakeMachine {
 
     fn group_peers(&self, bdf: Bdf) -> Vec<Bdf> {
         self.lock().groups.get(&bdf).cloned().unwrap_or_default()
+    }
+
+    fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {
+        let pinned = self.lock().with_guests.contains(&apic_id);
+        pinned.then(|| "vCPU 0 of guest demo".to_owned()).into_iter().collect()
     }
 
     fn is_movable(&self, block: u32) -> bool {

@@ -26,6 +26,8 @@ pub trait Host: Send + Sync {
     /// Whether a memory block of this node holds only what its kernel can move:
     /// such a block can be given away.
     fn is_movable(&self, block: u32) -> bool;
+    /// Guests' vCPUs that may run on that core alone, in words; `apic_id` names it.
+    fn pinned_vcpus(&self, apic_id: u32) -> Vec<String>;
     /// Takes the driver away from the function.
     fn unbind(&self, bdf: Bdf) -> io::Result<()>;
     /// Gives the function to that driver, unless it has one already.
@@ -137,6 +139,31 @@ impl SysHost {
         interfaces
     }
 
+    /// Linux's number on this node of the core with that APIC id.
+    fn linux_cpu(&self, apic_id: u32) -> Option<u32> {
+        let mut processor = None;
+        for line in self.read("proc/cpuinfo").lines() {
+            let (key, value) = line.split_once(':').unwrap_or_default();
+            match (key.trim_end(), value.trim().parse().ok()) {
+                ("processor", number) => processor = number,
+                ("apicid", number) if number == Some(apic_id) => return processor,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The name that QEMU was given for its guest; else its process id.
+    fn guest_name(&self, pid: &str) -> String {
+        let line = self.read(&format!("proc/{pid}/cmdline"));
+        let mut words = line.split('\0').skip_while(|&word| word != "-name").skip(1);
+        let name = words.next().and_then(|value| {
+            let first = value.split(',').next()?;
+            Some(first.strip_prefix("guest=").unwrap_or(first).to_owned())
+        });
+        name.unwrap_or_else(|| format!("of process {pid}"))
+    }
+
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         fs::write(path, text)
     }
@@ -203,6 +230,28 @@ impl Host for SysHost {
     fn is_movable(&self, block: u32) -> bool {
         let zones = self.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
         zones.split_whitespace().next() == Some("Movable")
+    }
+
+    fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {
+        let Some(cpu) = self.linux_cpu(apic_id) else { return Vec::new() };
+        let mut pinned = Vec::new();
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        for pid in names(&self.root.join("proc")).iter().filter(|name| is_number(name)) {
+            for thread in names(&self.root.join(format!("proc/{pid}/task"))) {
+                let path = format!("proc/{pid}/task/{thread}");
+                // QEMU calls its vCPU threads "CPU n/KVM"
+                let comm = self.read(&format!("{path}/comm"));
+                let vcpu = comm.trim().strip_prefix("CPU ").and_then(|n| n.strip_suffix("/KVM"));
+                let Some(vcpu) = vcpu else { continue };
+                let status = self.read(&format!("{path}/status"));
+                let allowed =
+                    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                if allowed.is_some_and(|list| list.trim() == cpu.to_string()) {
+                    pinned.push(format!("vCPU {vcpu} of guest {}", self.guest_name(pid)));
+                }
+            }
+        }
+        pinned
     }
 
     fn unbind(&self, bdf: Bdf) -> io::Result<()> {
@@ -275,6 +324,28 @@ mod tests {
             fs::write(path.join("valid_zones"), zones).unwrap();
         }
         assert_eq!([1, 2, 3, 4].map(|block| host.is_movable(block)), [true, false, false, false]);
+    }
+
+    #[test]
+    fn vcpu_that_may_run_on_one_core_only_is_found() {
+        let (folder, host) = tree();
+        let root = folder.path();
+        let cpuinfo = "processor\t: 0\napicid\t\t: 4\n\nprocessor\t: 1\napicid\t\t: 6\n";
+        fs::write(root.join("proc/cpuinfo"), cpuinfo).unwrap();
+        for (thread, comm, allowed) in
+            [(70, "qemu-system-x86", "0-1"), (71, "CPU 0/KVM", "1"), (72, "CPU 1/KVM", "0-1")]
+        {
+            let task = root.join(format!("proc/70/task/{thread}"));
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("comm"), format!("{comm}\n")).unwrap();
+            let status = format!("Name:\t{comm}\nCpus_allowed_list:\t{allowed}\n");
+            fs::write(task.join("status"), status).unwrap();
+        }
+        fs::write(root.join("proc/70/cmdline"), "qemu\0-name\0guest=web1,debug-threads=on\0-S\0")
+            .unwrap();
+        assert_eq!(host.pinned_vcpus(6), ["vCPU 0 of guest web1"]);
+        assert_eq!(host.pinned_vcpus(4), Vec::<String>::new());
+        assert_eq!(host.pinned_vcpus(9), Vec::<String>::new());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::Peers;
-use crate::planner::{Planner, busy, not_movable, refused_by_kernel};
+use crate::planner::{Planner, busy, has_guests, not_movable, refused_by_kernel};
 use crate::specs::SpecStore;
 
 /// What operations need; see the traits.
@@ -347,6 +347,9 @@ impl Nodes {
                 return Err(busy(key, &label, &users).into());
             }
             driver = self.host.driver(bdf);
+        }
+        if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
+            return Err(refusal.into());
         }
         if !dry_run {
             return Ok(self.applier(here).release(key, here)?);

@@ -383,3 +383,25 @@ fn memory_that_can_be_moved_goes_first() {
     let left: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
     assert_eq!(left, owned[2..7], "two that can go, then the last one");
 }
+
+#[test]
+fn core_that_a_guest_is_pinned_to_stays() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    fake.pin_guest(5);
+    // of those that may be taken, another one is chosen
+    resize(&mut nodes, &with(|spec| spec.cpus = Some("+1".parse().unwrap()))).unwrap();
+    assert_eq!(nodes.inventory().unwrap().cpus_of(one()).to_string(), "2-4");
+    let before = fake.ledger();
+    let spec = with(|spec| spec.cpus = Some("2-5".parse().unwrap()));
+    match resize(&mut nodes, &spec).unwrap_err() {
+        OpError::Refused(refusals) => {
+            assert_eq!(refusals[0].code, RefusalCode::CpuPinned);
+            assert!(refusals[0].message.contains("guest demo"), "{}", refusals[0].message);
+        }
+        other => panic!("{other}"),
+    }
+    assert!(nodes.release_here(ResourceKey::cpu(5), false).is_err());
+    assert_eq!(fake.ledger(), before);
+}

@@ -233,7 +233,10 @@ impl Planner<'_> {
             ids
         };
         let mut chosen = ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(free));
-        chosen.extend(ids(&mut self.inventory.cpus.iter().filter(on_numa).filter(lendable)));
+        let lendable: Vec<&Resource> =
+            self.inventory.cpus.iter().filter(on_numa).filter(lendable).collect();
+        let missing = count.saturating_sub(chosen.len());
+        chosen.extend(self.likely_to_go(&lendable, missing).iter().map(|cpu| cpu.key.id));
         if chosen.len() < count {
             let place = numa.map_or(String::new(), |numa| format!(" on numa{numa}"));
             draft.refusals.push(
@@ -405,6 +408,9 @@ impl Planner<'_> {
         if key.kind == Kind::Memory && is_ours && !self.host.is_movable(key.id) {
             return Err(not_movable(key, &label));
         }
+        if let (true, Some(refusal)) = (is_ours, has_guests(self.host, self.inventory, key)) {
+            return Err(refusal);
+        }
         match self.machine.release(key, owner, true) {
             Ok(()) => Ok(()),
             Err(SysError::Move { failure, .. })
@@ -451,6 +457,24 @@ pub(crate) fn not_movable(key: ResourceKey, owner: &str) -> Refusal {
     )
     .owned_by(owner)
     .hint("memory that came while the node ran can be given away again")
+}
+
+/// A core that is the only one on which a guest's vCPU may run: the kernel would
+/// let that vCPU run anywhere, silently.
+pub(crate) fn has_guests(
+    host: &dyn Host,
+    inventory: &Inventory,
+    key: ResourceKey,
+) -> Option<Refusal> {
+    let core = inventory.find(key).filter(|core| core.key.kind == Kind::Cpu)?;
+    let pinned = host.pinned_vcpus(core.hw_id);
+    if pinned.is_empty() {
+        return None;
+    }
+    let label = inventory.label(inventory.info.node);
+    let text = format!("{key} of {label} has {} pinned to it", pinned.join(", "));
+    let refusal = Refusal::new(RefusalCode::CpuPinned, key, text).owned_by(label);
+    Some(refusal.hint("give that vCPU other cores there (virsh vcpupin), or choose another core"))
 }
 
 /// The kernel's own refusal in our words.

@@ -123,20 +123,17 @@ impl Planner<'_> {
         }
     }
 
-    /// `count` of the blocks, or all if there are fewer: those first that their
-    /// owners say can go, then the last ones, as a kernel's own data come first.
-    pub(crate) fn likely_to_go<'a>(
-        &self,
-        blocks: &[&'a Resource],
-        count: usize,
-    ) -> Vec<&'a Resource> {
+    /// `count` of these, or all if there are fewer: those first that their owners
+    /// say can go, then the last ones, as a kernel's own data and its boot core
+    /// come first.
+    pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
         let (mut sure, mut unsure) = (Vec::new(), Vec::new());
-        for &block in blocks.iter().rev() {
+        for &one in all.iter().rev() {
             if sure.len() == count {
                 break;
             }
-            let goes = block.owner.is_some_and(|owner| self.can_release(block.key, owner).is_ok());
-            if goes { &mut sure } else { &mut unsure }.push(block);
+            let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
+            if goes { &mut sure } else { &mut unsure }.push(one);
         }
         sure.extend(unsure);
         sure.truncate(count);

@@ -103,9 +103,6 @@ impl Planner<'_> {
     /// Steps for the cores that come; gives those that go.
     fn resize_cpus(&self, draft: &mut Draft, node: &NodeStatus, spec: &ResizeSpec) -> Vec<u32> {
         let owned = self.inventory.cpus_of(node.id);
-        let is_boot = |cpu: u32| {
-            self.inventory.find(ResourceKey::cpu(cpu)).is_some_and(|core| core.flags.boot)
-        };
         let (more, less): (Vec<u32>, Vec<u32>) = match &spec.cpus {
             None => return Vec::new(),
             Some(CpuChange::To(list)) => (
@@ -116,8 +113,12 @@ impl Planner<'_> {
                 (self.choose_cpus(draft, spec.numa, *count as usize), Vec::new())
             }
             Some(CpuChange::Less(count)) => {
-                let mut last: Vec<u32> = owned.iter().filter(|&cpu| !is_boot(cpu)).collect();
-                last.reverse();
+                let lendable: Vec<&Resource> = self
+                    .inventory
+                    .owned(node.id, Kind::Cpu)
+                    .filter(|core| !core.flags.boot || !node.state.is_live())
+                    .collect();
+                let last = self.likely_to_go(&lendable, *count as usize);
                 if last.len() < *count as usize {
                     let label = node.label();
                     draft.refusals.push(
@@ -126,7 +127,7 @@ impl Planner<'_> {
                             format_args!("cpus {owned}"),
                             format_args!(
                                 "{label} has {} cores besides its boot core, {count} are to go",
-                                last.len()
+                                lendable.len()
                             ),
                         )
                         .owned_by(label)
@@ -134,8 +135,7 @@ impl Planner<'_> {
                     );
                     return Vec::new();
                 }
-                last.truncate(*count as usize);
-                (Vec::new(), last)
+                (Vec::new(), last.iter().map(|core| core.key.id).collect())
             }
         };
         self.take_cpus(draft, &more);

@@ -18,6 +18,7 @@ pub enum RefusalCode {
     CpuLast,
     CpuBoot,
     CpuMoving,
+    CpuPinned,
     CpuShort,
     MemoryShort,
     MemoryAbsent,
