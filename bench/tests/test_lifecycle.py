@@ -3,9 +3,12 @@
 Nodes of other kernel builds."""
 
 import re
+from dataclasses import replace
+from xml.etree import ElementTree
 
 from rig.mintctl import Mintctl
 from rig.server import ONE, SPARE, TWO, NodePlan, Server
+from rig.wait import wait_until
 
 ROUNDS = 20
 # Memory that node 0 may keep back over ROUNDS rounds: slab and page cache are
@@ -78,6 +81,17 @@ def test_restart_keeps_name_and_counts_boots(pair: Server):
     assert pair.two.out("cat /root/kept; rm /root/kept") == "kept"
 
 
+def test_crashed_node_is_started_again_by_its_policy(bare: Server):
+    """node add --restart on-crash: after a panic it runs again, and nobody had to ask for it."""
+    bare.add(replace(ONE, more=(*ONE.more, "--restart", "on-crash")))
+    bare.wait_ready(bare.one)
+    bare.one.start("sync; echo c >/proc/sysrq-trigger", limit_s=30)
+    wait_until("node 1 to boot again", lambda: bare.mintctl.nodes()[1]["boots"] == 2, 60)
+    bare.wait_state(1, "running")
+    bare.wait_ready(bare.one)
+    bare.remove_all()
+
+
 def test_node_is_started_from_node1(pair: Server):
     """node add, stop and remove on node 1, not on node 0; its resources come from node 1's own."""
     one = Mintctl(pair.one)
@@ -104,6 +118,24 @@ def test_mintctl_says_the_same_on_every_node(pair: Server):
         return nodes, owners
 
     assert facts(0) == facts(1) == facts(2)
+
+
+def test_console_is_read_from_every_node(pair: Server):
+    """mintctl node console of node 2, from nodes 0 and 1: what its init printed."""
+    for number in (0, 1):
+        text = pair.node(number).out(f"mintctl node console {TWO.name}")
+        assert "mint-init: node 2 init" in text, text[-500:]
+
+
+def test_map_has_a_sign_for_every_core_and_owner(pair: Server):
+    """mintctl map on node 1, as text and as SVG."""
+    text = pair.one.out("mintctl map")
+    cores = dict(re.findall(r"\b(\d+):(\w)", "".join(re.findall(r"^  cpus .*$", text, re.MULTILINE))))
+    want = {str(cpu["id"]): str(cpu["owner"]) for cpu in pair.mintctl("cpu", "list")["cpus"]}
+    assert cores == want, text
+    svg = pair.one.out("mintctl map --svg")
+    titles = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
+    assert f"cpu {TWO.cpus[0]}: {TWO.name}" in titles
 
 
 def test_exec_passes_output_and_status(pair: Server):

@@ -15,7 +15,7 @@ pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
-pub use plan::{NodeSpec, Plan, Step};
+pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};
 pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
 pub use resource::{Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};

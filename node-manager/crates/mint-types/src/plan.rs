@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bdf, CpuSet, MemoryRequest, NodeId, NodeName, ResourceKey};
+use crate::{Bdf, CpuSet, MemoryRequest, NodeId, NodeName, NodeState, ResourceKey};
 
 /// What a node shall be: the file `/etc/mint/nodes.d/NAME.toml`, and what
 /// `mintctl node add` says.
@@ -43,12 +43,37 @@ pub struct NodeSpec {
     /// node where the plan is made.
     #[serde(default)]
     pub from: Vec<String>,
-    /// Start it again when it reboots.
-    #[serde(default = "yes")]
-    pub start_on_reboot: bool,
+    /// When to start it again by itself.
+    #[serde(default)]
+    pub restart: RestartPolicy,
     /// Start it as soon as it is there.
     #[serde(default = "yes")]
     pub start: bool,
+}
+
+/// When a node that ended is started again by the daemon that added it. A node
+/// that somebody stops or kills stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// Never.
+    Never,
+    /// When it reboots, as a machine's firmware would.
+    #[default]
+    OnReboot,
+    /// When it reboots or crashes.
+    OnCrash,
+}
+
+impl RestartPolicy {
+    /// Whether a node that ended so is started again.
+    pub fn covers(self, end: NodeState) -> bool {
+        match end {
+            NodeState::Reboot => self != Self::Never,
+            NodeState::Crashed => self == Self::OnCrash,
+            _ => false,
+        }
+    }
 }
 
 fn yes() -> bool {
@@ -89,7 +114,7 @@ impl NodeSpec {
             initrd: None,
             cmdline: None,
             from: Vec::new(),
-            start_on_reboot: true,
+            restart: RestartPolicy::default(),
             start: true,
         }
     }
@@ -192,6 +217,18 @@ mod tests {
             assert_eq!(step.undo().undo(), step);
             assert_ne!(step.undo(), step);
         }
+    }
+
+    #[test]
+    fn policies_cover_what_they_say() {
+        let ends = [NodeState::Reboot, NodeState::Crashed, NodeState::Halted, NodeState::Killed];
+        let covered = |policy: RestartPolicy| ends.map(|end| policy.covers(end));
+        assert_eq!(covered(RestartPolicy::Never), [false; 4]);
+        assert_eq!(covered(RestartPolicy::OnReboot), [true, false, false, false]);
+        assert_eq!(covered(RestartPolicy::OnCrash), [true, true, false, false]);
+        let spec: NodeSpec =
+            serde_json::from_str(r#"{"name":"web","restart":"on-crash"}"#).unwrap();
+        assert_eq!(spec.restart, RestartPolicy::OnCrash);
     }
 
     #[test]

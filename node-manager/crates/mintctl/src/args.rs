@@ -39,6 +39,15 @@ pub enum Command {
     /// Memory blocks of the machine
     #[command(subcommand)]
     Memory(ListCommand),
+    /// The machine by owner: one sign for each core, memory block and PCI function
+    Map {
+        /// Draw it: an SVG document, coloured by owner
+        #[arg(long)]
+        svg: bool,
+        /// File to write it to [default: standard output]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Check whether the machine is in order
     Doctor,
     /// What happened to nodes
@@ -206,9 +215,9 @@ pub struct AddArgs {
     /// Node whose resources may be taken, too; may be repeated
     #[arg(long, value_name = "NODE", value_delimiter = ',', action = ArgAction::Append)]
     pub from: Vec<String>,
-    /// Do not start it again when it reboots
-    #[arg(long)]
-    pub no_restart: bool,
+    /// When to start it again by itself
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Restart::OnReboot)]
+    pub restart: Restart,
     /// Only make it
     #[arg(long)]
     pub no_start: bool,
@@ -276,6 +285,17 @@ pub enum Wait {
     Mintd,
     /// Its kernel runs
     Running,
+}
+
+/// When a node is started again by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Restart {
+    /// Never
+    Never,
+    /// When it reboots
+    OnReboot,
+    /// When it reboots or crashes, with growing pauses
+    OnCrash,
 }
 
 /// `device …`.

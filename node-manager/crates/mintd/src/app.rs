@@ -13,6 +13,7 @@ use mint_types::NodeId;
 use crate::driver::{Driver, JobLost};
 use crate::events::EventLog;
 use crate::peers::PeerClients;
+use crate::restart::Restarts;
 
 /// Shared by all tasks.
 pub(crate) struct App {
@@ -43,6 +44,8 @@ pub(crate) struct Marks {
     pub hung: BTreeSet<NodeId>,
     /// Somebody here ends them: a reboot on the way is not to be followed.
     pub stopping: BTreeSet<NodeId>,
+    /// Starts of nodes that ended by themselves.
+    pub restarts: Restarts,
     /// Names as last seen: one that was removed has none any more.
     pub names: BTreeMap<NodeId, String>,
     /// Public host keys of their ssh servers.

@@ -22,6 +22,7 @@ use tracing::{error, info, warn};
 
 use crate::app::App;
 use crate::operations;
+use crate::restart::start_again;
 
 /// Events kept for those who come late.
 const KEPT: usize = 1024;
@@ -176,10 +177,7 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         NodeState::Running if event.node != app.here => {
             tokio::spawn(operations::meet(app.clone(), event.node));
         }
-        NodeState::Reboot => {
-            tokio::spawn(operations::start_after_reboot(app.clone(), event.node));
-        }
-        _ => {}
+        end => _ = tokio::spawn(start_again(app.clone(), event.node, end)),
     }
 }
 

@@ -21,6 +21,7 @@ mod network;
 mod operations;
 mod peers;
 mod pki;
+mod restart;
 mod run;
 mod server;
 mod ssh;

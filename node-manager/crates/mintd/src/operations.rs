@@ -429,20 +429,6 @@ pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
     }
 }
 
-/// A node rebooted: the daemon that added it starts it again, if it shall.
-pub(crate) async fn start_after_reboot(app: Arc<App>, node: NodeId) {
-    let ours = app.specs.get(node).is_some_and(|spec| spec.start_on_reboot);
-    if !ours || app.marks().stopping.contains(&node) {
-        return;
-    }
-    let started = app.driver.run(move |nodes| nodes.start(&node.to_string(), None, &|_| {})).await;
-    match started {
-        Ok(Ok(_)) => info!(%node, "started again after its reboot"),
-        Ok(Err(error)) => warn!(%node, "not started after its reboot: {}", op_error(error)),
-        Err(error) => warn!(%node, %error, "not started after its reboot"),
-    }
-}
-
 fn ms(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

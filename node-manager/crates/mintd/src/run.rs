@@ -28,6 +28,7 @@ use crate::driver::Driver;
 use crate::events::EventLog;
 use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki};
+use crate::restart::start_again;
 use crate::ssh::SshKeys;
 use crate::{events, identity, network, operations, server};
 
@@ -285,10 +286,7 @@ fn meet_all(app: &Arc<App>) {
     for node in nodes.into_iter().filter(|node| node.id != app.here) {
         match node.state {
             NodeState::Running => _ = tokio::spawn(operations::meet(app.clone(), node.id)),
-            NodeState::Reboot => {
-                _ = tokio::spawn(operations::start_after_reboot(app.clone(), node.id));
-            }
-            _ => {}
+            end => _ = tokio::spawn(start_again(app.clone(), node.id, end)),
         }
     }
 }

@@ -14,7 +14,7 @@ use mint_api::{
 use mint_node::fake::FakeMachine;
 use mint_node::{Config, kernel_image};
 use mint_sys::Event;
-use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode};
+use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode, RestartPolicy};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -357,17 +357,23 @@ fn events_are_told_written_and_followed() {
 }
 
 #[test]
-fn node_that_reboots_is_started_again_unless_told_otherwise() {
+fn node_that_ends_is_started_again_as_its_policy_says() {
     test(async || {
         let one = NodeId::new(1).unwrap();
-        for (start_on_reboot, boots) in [(true, 2), (false, 1)] {
+        for (policy, end, boots) in [
+            (RestartPolicy::OnReboot, NodeState::Reboot, 2),
+            (RestartPolicy::OnReboot, NodeState::Crashed, 1),
+            (RestartPolicy::OnCrash, NodeState::Crashed, 2),
+            (RestartPolicy::OnCrash, NodeState::Killed, 1),
+            (RestartPolicy::Never, NodeState::Reboot, 1),
+        ] {
             let daemon = Daemon::start(FakeMachine::new()).await;
             let mut request = web();
-            request.spec.start_on_reboot = start_on_reboot;
+            request.spec.restart = policy;
             daemon.add(request).await.unwrap();
-            daemon.fake.set_state(one, NodeState::Reboot);
-            events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Reboot));
-            if start_on_reboot {
+            daemon.fake.set_state(one, end);
+            events::state_changed(&daemon.app, &event(NodeState::Running, end));
+            if boots == 2 {
                 let fake = daemon.fake.clone();
                 until(|| {
                     let node = mint_node::Machine::node(&*fake, one).unwrap().unwrap();
@@ -378,7 +384,7 @@ fn node_that_reboots_is_started_again_unless_told_otherwise() {
                 // the driver is idle: nothing was queued
                 daemon.app.driver.run(|_| ()).await.unwrap();
                 let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
-                assert_eq!((node.state, node.boots), (NodeState::Reboot, boots));
+                assert_eq!((node.state, node.boots), (end, boots));
             }
         }
     });

@@ -4,6 +4,7 @@
 mod console;
 mod exec;
 mod list;
+mod map;
 mod node;
 mod other;
 
@@ -34,6 +35,7 @@ pub async fn run(args: Args) -> Outcome {
         }
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(ListCommand::List) => list::memory(&context).await,
+        Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
         Command::Doctor => other::doctor(&context).await,
         Command::Events { follow, since } => other::events(&context, follow, since).await,
         Command::Apply { dir, wait } => other::apply(&context, dir, wait).await,

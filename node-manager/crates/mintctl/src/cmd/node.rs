@@ -5,12 +5,12 @@ use mint_api::{
     AddRequest, DeviceList, NodeList, NodeResult, NodeView, RemoveRequest, ResizeRequest,
     StartRequest, StopRequest, WaitFor,
 };
-use mint_types::{Bdf, NodeSpec, NodeState, ResizeSpec, format_bytes};
+use mint_types::{Bdf, NodeSpec, NodeState, ResizeSpec, RestartPolicy, format_bytes};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{Context, Outcome, console, exec, list};
-use crate::args::{AddArgs, NodeCommand, ResizeArgs, Wait, WaitArgs};
+use crate::args::{AddArgs, NodeCommand, ResizeArgs, Restart, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
 
@@ -85,7 +85,11 @@ async fn add(context: &Context, args: AddArgs) -> Outcome {
         initrd: absolute(args.initrd),
         cmdline: args.cmdline,
         from: args.from,
-        start_on_reboot: !args.no_restart,
+        restart: match args.restart {
+            Restart::Never => RestartPolicy::Never,
+            Restart::OnReboot => RestartPolicy::OnReboot,
+            Restart::OnCrash => RestartPolicy::OnCrash,
+        },
         start: !args.no_start,
     };
     let request = AddRequest { spec, dry_run: args.dry_run, wait, wait_s };
