@@ -11,8 +11,9 @@ from rig.server import Server
 # What differs between two boots of one kernel: numbers (times, sizes,
 # addresses, counts), and how the version line tells the builds apart.
 NUMBERS = re.compile(r"-?(0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\d+(\.\d+)?)")
-# How TSC and APIC timer get calibrated depends on how an emulated CPU is scheduled.
-CALIBRATION = re.compile(r"tsc: |APIC calibration |APIC delta ")
+# How TSC, APIC timer and delay loop get calibrated depends on how an emulated CPU
+# is scheduled.
+CALIBRATION = re.compile(r"tsc: |APIC calibration |APIC delta |calibrate_delay_direct|Calibrating delay")
 
 
 def shapes(node: Node) -> set[str]:
