@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Format, lints, unit tests. The layouts of /dev/mint's structures are compared
-# with the C header when a kernel tree with the series is in the cache.
+# with the C header of the series when the kernel's source is in the cache.
 #
 # Environment: BUILD, MINT_CACHE (absolute paths). Exit: 0 done, else failed.
 
@@ -11,10 +11,14 @@ cd "$(dirname "$0")/.."
 : "${BUILD:?is set by the Makefile: run make rust-check}"
 export CARGO_TARGET_DIR="$BUILD/cargo"
 
-if [ -z "${MINT_UAPI_HEADER:-}" ]; then
-	for header in "${MINT_CACHE:-/nonexistent}"/kernel/*/include/uapi/linux/mint.h; do
-		[ -e "$header" ] && MINT_UAPI_HEADER=$header
-	done
+# Out of git, not out of the build tree: what is checked out there changes with
+# each kernel that is built, also by others.
+tree=${MINT_CACHE:-/nonexistent}/kernel/tree
+if [ -z "${MINT_UAPI_HEADER:-}" ] && [ -d "$tree/.git" ]; then
+	commit=$(../kernel/scripts/import --ref)
+	MINT_UAPI_HEADER=$BUILD/cargo/mint.h
+	mkdir -p "$BUILD/cargo"
+	git -C "$tree" show "$commit:include/uapi/linux/mint.h" >"$MINT_UAPI_HEADER"
 fi
 if [ -n "${MINT_UAPI_HEADER:-}" ]; then
 	export MINT_UAPI_HEADER

@@ -179,6 +179,13 @@ impl Client {
         ClientError::Refused(Box::new(body))
     }
 
+    /// What an answer that is no success says.
+    async fn error_of(&self, response: Response<Incoming>) -> ClientError {
+        self.document::<serde_json::Value>(response).await.err().unwrap_or_else(|| {
+            ClientError::Refused(Box::new(ErrorBody::new(ErrorCode::Failed, "no reason")))
+        })
+    }
+
     /// GET of one document.
     ///
     /// # Errors
@@ -214,9 +221,7 @@ impl Client {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let response = self.send(self.request(method, path, body, false)).await?;
         if !response.status().is_success() {
-            return Err(self.document::<serde_json::Value>(response).await.err().unwrap_or_else(
-                || ClientError::Refused(Box::new(ErrorBody::new(ErrorCode::Failed, "no reason"))),
-            ));
+            return Err(self.error_of(response).await);
         }
         Ok(LineReader {
             body: response.into_body(),
@@ -255,6 +260,19 @@ impl Client {
         })
     }
 
+    /// GET of a file.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn bytes(&self, path: &str) -> Result<ByteReader, ClientError> {
+        let response = self.send(self.request(Method::GET, path, None, false)).await?;
+        if !response.status().is_success() {
+            return Err(self.error_of(response).await);
+        }
+        let length = hyper::body::Body::size_hint(response.body()).exact();
+        Ok(ByteReader { body: response.into_body(), length, endpoint: self.name() })
+    }
+
     /// A connection that carries frames.
     ///
     /// # Errors
@@ -277,6 +295,38 @@ impl Client {
             .await
             .map(TokioIo::new)
             .map_err(|source| ClientError::Broken { endpoint: self.name(), source: source.into() })
+    }
+}
+
+/// Reads an answer piece by piece.
+#[derive(Debug)]
+pub struct ByteReader {
+    body: Incoming,
+    length: Option<u64>,
+    endpoint: String,
+}
+
+impl ByteReader {
+    /// Bytes that are still to come, if that is known.
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// The next piece; `None` after the last one.
+    ///
+    /// # Errors
+    /// When the connection breaks, or the answer ends too early.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|source| ClientError::Broken {
+                endpoint: self.endpoint.clone(),
+                source: source.into(),
+            })?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -17,7 +17,7 @@ pub mod frame;
 mod openapi;
 mod types;
 
-pub use client::{Client, ClientError, LineReader};
+pub use client::{ByteReader, Client, ClientError, LineReader};
 pub use error::{ErrorBody, ErrorCode};
 pub use openapi::{ROUTES, Route, openapi};
 pub use types::*;

@@ -17,6 +17,10 @@ pub enum Answer {
     Lines,
     /// Switches to frames.
     Frames,
+    /// A file's bytes.
+    Bytes,
+    /// Text in Prometheus' format.
+    Text,
 }
 
 /// A route.
@@ -97,11 +101,29 @@ pub const ROUTES: &[Route] = &[
         Answer::Lines,
     ),
     route("get", "/v1/nodes/{node}/console", "Its console; ?follow=true", "", "", Answer::Frames),
+    route(
+        "get",
+        "/v1/nodes/{node}/vmcore",
+        "Memory of a node that ended: an ELF core file",
+        "",
+        "",
+        Answer::Bytes,
+    ),
     route("get", "/v1/nodes/{node}/exec", "Run a command on it", "", "", Answer::Frames),
     route("get", "/v1/cpus", "Cores of the machine", "", "CpuList", Answer::Json),
     route("get", "/v1/memory", "Memory blocks of the machine", "", "MemoryList", Answer::Json),
     route("get", "/v1/devices", "PCI functions of the machine", "", "DeviceList", Answer::Json),
+    route("get", "/v1/loads", "What running nodes use", "", "LoadList", Answer::Json),
+    route("get", "/metrics", "Nodes and resources, for Prometheus", "", "", Answer::Text),
     route("get", "/v1/doctor", "Is the machine in order?", "", "DoctorReport", Answer::Json),
+    route(
+        "post",
+        "/v1/repair",
+        "Heal what the doctor finds half done",
+        "",
+        "Repaired",
+        Answer::Json,
+    ),
     route("get", "/v1/events", "Events; ?follow=true&since=SEQ", "", "EventView", Answer::Lines),
     route(
         "post",
@@ -127,7 +149,23 @@ pub const ROUTES: &[Route] = &[
         "Released",
         Answer::Json,
     ),
+    route("get", "/v1/local/load", "What this node uses", "", "", Answer::Json),
+    route("post", "/v1/machine/poweroff", "Switch the machine off", "", "", Answer::Json),
+    route("post", "/v1/machine/reboot", "Reset the machine", "", "", Answer::Json),
     route("post", "/v1/local/poweroff", "This node ends in an orderly way", "", "", Answer::Json),
+    route("get", "/v1/local/boot", "What this node was started with", "", "BootView", Answer::Json),
+    route("get", "/v1/local/boot/kernel", "Kernel of its next start", "", "", Answer::Bytes),
+    route("get", "/v1/local/boot/initrd", "Initrd of its next start", "", "", Answer::Bytes),
+    route("post", "/v1/local/leave", "Node 0 ends alone", "", "", Answer::Json),
+    route("post", "/v1/local/reboot", "The same, and starts again", "", "", Answer::Json),
+    route(
+        "post",
+        "/v1/local/ordered",
+        "A peer ends a node: it is not to be started again",
+        "OrderedEnd",
+        "",
+        Answer::Json,
+    ),
     route(
         "get",
         "/v1/local/specs/{node}",
@@ -188,8 +226,13 @@ fn answer(route: &Route) -> Value {
     let kind = match route.answer {
         Answer::Json => "application/json",
         Answer::Lines => "application/x-ndjson",
+        Answer::Bytes => "application/octet-stream",
+        Answer::Text => "text/plain; version=0.0.4",
         Answer::Frames => return answer,
     };
+    if matches!(route.answer, Answer::Bytes | Answer::Text) {
+        answer["content"] = json!({ kind: { "schema": { "type": "string" } } });
+    }
     if !route.reply.is_empty() {
         answer["content"] = json!({ kind: { "schema": reference(route.reply) } });
         if route.answer == Answer::Lines && route.method == "post" {
@@ -220,6 +263,7 @@ fn schemas() -> Value {
         Applied,
         ApplyRequest,
         ApplyResult,
+        BootView,
         CheckView,
         ClaimRequest,
         CpuList,
@@ -231,15 +275,19 @@ fn schemas() -> Value {
         EventView,
         Hello,
         Line,
+        LoadList,
         MemoryList,
         NodeDetail,
         NodeList,
+        NodeLoad,
         NodeResources,
         NodeResult,
         NodeView,
+        OrderedEnd,
         ReleaseRequest,
         Released,
         RemoveRequest,
+        Repaired,
         ResizeRequest,
         ResourceView,
         SpecReply,

@@ -1,11 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests and replies. Sizes are bytes; times say their unit.
 
-use mint_types::{NodeId, NodeSpec, NodeState, ResizeSpec, ResourceKey};
+use mint_types::{Load, NodeId, NodeSpec, NodeState, ResizeSpec, ResourceKey, RestartPolicy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::error::ErrorBody;
+
+/// What a node was started with.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct BootView {
+    /// Its kernel's command line.
+    pub cmdline: String,
+    /// When a peer starts it again without being asked.
+    #[schema(value_type = String)]
+    pub restart: RestartPolicy,
+}
+
+/// A node ends because somebody asked for it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OrderedEnd {
+    /// Which.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// Which start of it: the next one is another matter.
+    pub boots: u32,
+}
+
+/// What a repair did.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Repaired {
+    /// In words; nothing if nothing was half done.
+    pub done: Vec<String>,
+    /// The machine afterwards.
+    pub report: DoctorReport,
+}
+
+/// What running nodes use.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LoadList {
+    /// By id.
+    pub nodes: Vec<NodeLoad>,
+}
+
+/// What a running node uses.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodeLoad {
+    /// Its id.
+    #[schema(value_type = u32)]
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Machine numbers of its cores, as a list.
+    pub cpus: String,
+    /// What its daemon says; nothing when that does not answer.
+    #[schema(value_type = Option<Object>)]
+    pub load: Option<Load>,
+}
 
 /// A line of an operation's answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -70,7 +122,7 @@ pub struct NodeView {
     pub mintd: String,
     /// How many starts since it was made.
     pub boots: u32,
-    /// Grows every 100 ms while it runs.
+    /// Grows every 250 ms while it runs.
     pub heartbeat: u64,
     /// Wall clock of the last change of state, ns since 1970.
     pub state_change_ns: u64,

@@ -44,6 +44,8 @@ pub enum ApplyError {
         step: String,
         /// What could not be taken back, in words.
         left: Vec<String>,
+        /// The memory block that its owner tried to give up in vain: another one may do.
+        stays: Option<ResourceKey>,
         /// Why.
         #[source]
         source: Box<StepError>,
@@ -58,6 +60,19 @@ fn rollback_text(left: &[String]) -> String {
         "; everything is as it was before".to_owned()
     } else {
         format!("; not taken back: {} (mintctl doctor tells more)", left.join("; "))
+    }
+}
+
+/// The block that a step should have freed, if it is still its owner's. Of memory
+/// only the try shows whether its content can be moved away.
+fn stays(step: &Step, error: &StepError) -> Option<ResourceKey> {
+    let refused = matches!(
+        error,
+        StepError::Kernel(SysError::Move { .. }) | StepError::Peer(PeerError::Refused { .. })
+    );
+    match step {
+        Step::Release { key, .. } if refused && key.kind == Kind::Memory => Some(*key),
+        _ => None,
     }
 }
 
@@ -85,6 +100,7 @@ impl Applier<'_> {
                 return Err(ApplyError::Step {
                     step: step.to_string(),
                     left,
+                    stays: stays(step, &source),
                     source: Box::new(source),
                 });
             }

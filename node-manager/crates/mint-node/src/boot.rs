@@ -41,11 +41,16 @@ impl Nodes {
             OpError::Boot { action, node: label.clone(), hint, left: Vec::new(), source }
         };
         let io_fault = |source: io::Error| fault("load", "", source.into());
-        let files = self
-            .bundle
-            .files(node, name)
-            .map_err(|error: BundleError| fault("load", "", error.into()))?;
-        let archive = bundle::archive(&files, image.len());
+        // node 0 has its keys on its own disk
+        let archive = if node == NodeId::ZERO {
+            Vec::new()
+        } else {
+            let files = self
+                .bundle
+                .files(node, name)
+                .map_err(|error: BundleError| fault("load", "", error.into()))?;
+            bundle::archive(&files, image.len())
+        };
         let initrd = sealed_file(&[&image, &archive]).map_err(io_fault)?;
         let kernel = File::open(kernel).map_err(io_fault)?;
         self.machine

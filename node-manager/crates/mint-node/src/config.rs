@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mint_types::NodeSpec;
+use mint_types::{NodeSpec, RestartPolicy};
 use serde::{Deserialize, Serialize};
 
 /// Effective settings of the daemon. Every key has a default, so that an empty
@@ -25,6 +25,23 @@ pub struct Config {
     pub ssh: Ssh,
     /// Programs of this node.
     pub commands: Commands,
+    /// Numbers for Prometheus.
+    pub metrics: Metrics,
+    /// What node 0 boots when a peer starts it again.
+    pub node0: Node0,
+}
+
+/// What node 0 boots when a peer starts it again; its command line is the one that
+/// it has. Empty: what new nodes boot.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node0 {
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initrd.
+    pub initrd: PathBuf,
+    /// When a peer starts node 0 again without being asked.
+    pub restart: RestartPolicy,
 }
 
 /// What new nodes boot.
@@ -86,8 +103,22 @@ pub struct Ssh {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Commands {
-    /// Ends this node in an orderly way.
+    /// Ends this node in an orderly way. On node 0 that ends the machine: it is
+    /// to stop the other nodes first (`mintctl node stop --all`).
     pub poweroff: Vec<String>,
+    /// The same, and starts it again.
+    pub reboot: Vec<String>,
+    /// Ends node 0 alone, for a peer to start it again.
+    pub leave: Vec<String>,
+}
+
+/// Numbers for Prometheus.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Address and port to serve `/metrics` on, for anybody who can connect; nothing
+    /// is served if this is empty. The daemon's socket has it in any case.
+    pub listen: String,
 }
 
 impl Default for NodeDefaults {
@@ -126,7 +157,12 @@ impl Default for Ssh {
 
 impl Default for Commands {
     fn default() -> Self {
-        Self { poweroff: vec!["poweroff".into()] }
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        Self {
+            poweroff: words("poweroff"),
+            reboot: words("reboot"),
+            leave: words("systemctl reboot --reboot-argument=mint"),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
 use mint_types::{
-    Bdf, Kind, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState, Resource,
+    Bdf, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState, Resource,
     ResourceFlags, ResourceKey,
 };
 
@@ -35,6 +35,8 @@ struct State {
     groups: BTreeMap<Bdf, Vec<Bdf>>,
     /// Blocks whose content cannot be moved.
     pinned: BTreeSet<u32>,
+    /// Memory blocks that only the try shows to stay.
+    stuck: BTreeSet<u32>,
     /// Cores that a guest is pinned to.
     with_guests: BTreeSet<u32>,
     /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
@@ -62,6 +64,7 @@ const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const EPERM: i32 = 1;
+const ENODATA: i32 = 61;
 
 impl FakeMachine {
     /// The machine described above, seen from node 0.
@@ -150,12 +153,24 @@ impl FakeMachine {
         self.lock().pinned.insert(block);
     }
 
+    /// The content of that memory block proves immovable when it is tried.
+    pub fn stick(&self, block: u32) {
+        self.lock().stuck.insert(block);
+    }
+
     /// A guest is pinned to that core.
     pub fn pin_guest(&self, cpu: u32) {
         self.lock().with_guests.insert(cpu);
     }
 
     /// Changes a node's state, as its kernel would.
+    /// Its owner's kernel has begun to move a resource.
+    pub fn set_moving(&self, key: ResourceKey) {
+        let mut state = self.lock();
+        state.resources.get_mut(&key).expect("a resource of the machine").state = ResState::Moving;
+    }
+
+    /// A node changes its state by itself.
     pub fn set_state(&self, id: NodeId, new: NodeState) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.state = new;
@@ -401,6 +416,10 @@ impl Machine for FakeMachine {
         let Some(resource) = state.resources.get_mut(&key) else {
             return Err(refuse("release", key, ENOENT, 1, None));
         };
+        if resource.state == ResState::Moving && node.as_u32() != here {
+            // the kernel that moved it has died
+            resource.state = ResState::Owned;
+        }
         if resource.owner != Some(node) {
             return Err(refuse("release", key, EPERM, 2, resource.owner));
         }
@@ -435,6 +454,19 @@ impl Machine for FakeMachine {
         state.consoles.entry(id).or_default().extend(bytes);
         Ok(bytes.len())
     }
+
+    /// The console of a node that has ended stands for its memory.
+    fn vmcore(&self, id: NodeId) -> Result<(File, u64), SysError> {
+        let state = self.lock();
+        if state.is_live(id) {
+            return Err(errno("vmcore", id, EBUSY));
+        }
+        let Some(bytes) = state.consoles.get(&id) else {
+            return Err(errno("vmcore", id, ENODATA));
+        };
+        let file = mint_sys::sealed_file(&[bytes]).expect("this system has memfd");
+        Ok((file, bytes.len() as u64))
+    }
 }
 
 impl Host for FakeMachine {
@@ -457,6 +489,10 @@ impl Host for FakeMachine {
 
     fn is_movable(&self, block: u32) -> bool {
         !self.lock().pinned.contains(&block)
+    }
+
+    fn load(&self) -> Load {
+        Load { uptime_ms: 1000, cpu_busy_ms: 250, cpu_idle_ms: 750, ..Load::default() }
     }
 
     fn unbind(&self, bdf: Bdf) -> std::io::Result<()> {
@@ -490,9 +526,14 @@ impl Peers for FakeMachine {
             let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
             return Err(PeerError::Refused { node, refusal });
         }
+        let stuck = state.stuck.clone();
         let resource = state.resources.get_mut(&key).expect("planner found it");
         if resource.owner != Some(node) {
             return Err(PeerError::Failed { node, message: "not mine".into() });
+        }
+        if !dry_run && key.kind == Kind::Memory && stuck.contains(&key.id) {
+            let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
+            return Err(PeerError::Refused { node, refusal });
         }
         if !dry_run {
             resource.state = ResState::Free;

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mint_types::Bdf;
+use mint_types::{Bdf, Load};
 
 /// What is said of a disk whose user cannot be named.
 const HELD: &str = "is held by a file system or another exclusive user";
@@ -28,6 +28,8 @@ pub trait Host: Send + Sync {
     fn is_movable(&self, block: u32) -> bool;
     /// Guests' vCPUs that may run on that core alone, in words; `apic_id` names it.
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String>;
+    /// What this node uses.
+    fn load(&self) -> Load;
     /// Takes the driver away from the function.
     fn unbind(&self, bdf: Bdf) -> io::Result<()>;
     /// Gives the function to that driver, unless it has one already.
@@ -50,8 +52,28 @@ impl SysHost {
         self.root.join(format!("sys/bus/pci/devices/{bdf}"))
     }
 
-    fn read(&self, path: &str) -> String {
+    /// Below the root.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A file's text; none if it cannot be read.
+    pub(crate) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
+    }
+
+    /// Ids of all processes.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let mut found = names(&self.root.join("proc"));
+        found.retain(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        found
+    }
+
+    /// Number of the vCPU that a thread is: QEMU calls them "CPU n/KVM".
+    pub(crate) fn vcpu_of_thread(&self, folder: &str) -> Option<String> {
+        let comm = self.read(&format!("{folder}/comm"));
+        let vcpu = comm.trim().strip_prefix("CPU ").and_then(|n| n.strip_suffix("/KVM"));
+        vcpu.map(str::to_owned)
     }
 
     /// Members of a class (`block`, `net`) whose device is this function.
@@ -154,7 +176,7 @@ impl SysHost {
     }
 
     /// The name that QEMU was given for its guest; else its process id.
-    fn guest_name(&self, pid: &str) -> String {
+    pub(crate) fn guest_name(&self, pid: &str) -> String {
         let line = self.read(&format!("proc/{pid}/cmdline"));
         let mut words = line.split('\0').skip_while(|&word| word != "-name").skip(1);
         let name = words.next().and_then(|value| {
@@ -170,7 +192,7 @@ impl SysHost {
 }
 
 /// Names in a folder, sorted; none if it is not there.
-fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -235,23 +257,23 @@ impl Host for SysHost {
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {
         let Some(cpu) = self.linux_cpu(apic_id) else { return Vec::new() };
         let mut pinned = Vec::new();
-        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-        for pid in names(&self.root.join("proc")).iter().filter(|name| is_number(name)) {
+        for pid in self.processes() {
             for thread in names(&self.root.join(format!("proc/{pid}/task"))) {
                 let path = format!("proc/{pid}/task/{thread}");
-                // QEMU calls its vCPU threads "CPU n/KVM"
-                let comm = self.read(&format!("{path}/comm"));
-                let vcpu = comm.trim().strip_prefix("CPU ").and_then(|n| n.strip_suffix("/KVM"));
-                let Some(vcpu) = vcpu else { continue };
+                let Some(vcpu) = self.vcpu_of_thread(&path) else { continue };
                 let status = self.read(&format!("{path}/status"));
                 let allowed =
                     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
                 if allowed.is_some_and(|list| list.trim() == cpu.to_string()) {
-                    pinned.push(format!("vCPU {vcpu} of guest {}", self.guest_name(pid)));
+                    pinned.push(format!("vCPU {vcpu} of guest {}", self.guest_name(&pid)));
                 }
             }
         }
         pinned
+    }
+
+    fn load(&self) -> Load {
+        crate::load::read(self)
     }
 
     fn unbind(&self, bdf: Bdf) -> io::Result<()> {

@@ -68,6 +68,14 @@ impl Inventory {
         Kind::ALL.into_iter().flat_map(move |kind| self.owned(node, kind))
     }
 
+    /// Everything a node owns, be it on its way out or in.
+    pub fn held_by(&self, node: NodeId) -> impl Iterator<Item = &Resource> {
+        Kind::ALL.into_iter().flat_map(|kind| self.of_kind(kind)).filter(move |resource| {
+            matches!(resource.state, ResState::Owned | ResState::Moving)
+                && resource.owner == Some(node)
+        })
+    }
+
     /// Its cores.
     pub fn cpus_of(&self, node: NodeId) -> CpuSet {
         self.owned(node, Kind::Cpu).map(|cpu| cpu.key.id).collect()

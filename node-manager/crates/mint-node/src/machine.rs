@@ -46,6 +46,8 @@ pub trait Machine: Send + Sync {
     fn console_read(&self, id: NodeId, pos: u64) -> Result<ConsoleChunk, SysError>;
     /// Keys to a node's console; how many were taken.
     fn console_write(&self, id: NodeId, bytes: &[u8]) -> Result<usize, SysError>;
+    /// The memory of a node that ended, as an ELF core file, and its length in bytes.
+    fn vmcore(&self, id: NodeId) -> Result<(File, u64), SysError>;
 
     /// All nodes that exist.
     fn nodes(&self) -> Result<Vec<NodeStatus>, SysError> {
@@ -143,5 +145,9 @@ impl Machine for KernelMachine {
 
     fn console_write(&self, id: NodeId, bytes: &[u8]) -> Result<usize, SysError> {
         self.device.console_write(id, bytes)
+    }
+
+    fn vmcore(&self, id: NodeId) -> Result<(File, u64), SysError> {
+        self.device.node_vmcore(id)
     }
 }

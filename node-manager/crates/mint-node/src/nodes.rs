@@ -2,12 +2,13 @@
 //! Operations on nodes. One thread owns a [`Nodes`]; each call may block for as
 //! long as the kernel's moves take, and returns when the ledger is settled.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mint_sys::SysError;
 use mint_types::{
-    Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode, ResourceKey, Step,
+    Kind, NodeId, NodeName, NodeSpec, NodeStatus, Plan, Refusal, RefusalCode, ResourceKey, Step,
 };
 use tracing::{info, info_span, warn};
 
@@ -44,6 +45,10 @@ pub struct Nodes {
 
 pub(crate) type Progress<'a> = &'a dyn Fn(&str);
 
+/// After that, a memory block that stays is not replaced by another one any more: a
+/// try may take the kernel's whole time limit for emptying a block.
+const OTHER_BLOCKS_WITHIN: Duration = Duration::from_secs(60);
+
 impl Nodes {
     /// Makes a node, and starts it if its description says so.
     ///
@@ -57,38 +62,17 @@ impl Nodes {
         progress: Progress<'_>,
     ) -> Result<Done, OpError> {
         let _span = info_span!("add", node = %spec.name).entered();
-        let began = Instant::now();
         let inventory = self.inventory()?;
-        let plan = self.planner(&inventory).add(spec).map_err(OpError::Refused)?;
-        let mut done = Done {
-            node: plan.node,
-            name: plan.name.to_string(),
-            steps: describe(&plan.steps, &inventory),
-            notes: plan.notes,
-            times: Times { plan_ms: ms(began), ..Times::default() },
-        };
+        let plan = |planner: &Planner<'_>| planner.add(spec);
+        let (mut done, begun) =
+            self.carry_out(Operation::Add, &inventory, plan, dry_run, progress)?;
         if spec.start {
-            done.steps.push(format!("load and start node {} ({})", plan.node, plan.name));
+            done.steps.push(format!("load and start node {} ({})", done.node, done.name));
         }
-        if dry_run {
-            return Ok(done);
-        }
-        for note in &done.notes {
-            progress(note);
-        }
-        let began = Instant::now();
-        let begun = Begun {
-            operation: Operation::Add,
-            boot_id: inventory.info.boot_id,
-            node: plan.node,
-            name: plan.name.clone(),
-            steps: plan.steps,
-        };
-        self.applier(inventory.info.node).run(&begun, progress)?;
-        done.times.apply_ms = ms(began);
+        let Some(begun) = begun else { return Ok(done) };
         if let Err(error) = self.finish_add(&begun, spec, &mut done.times, progress) {
             let left = self.applier(inventory.info.node).roll_back(&begun.steps);
-            if let Err(error) = self.specs.forget(plan.node) {
+            if let Err(error) = self.specs.forget(begun.node) {
                 warn!(%error, "description is left behind");
             }
             return Err(match error {
@@ -99,8 +83,65 @@ impl Nodes {
             });
         }
         self.journal.end()?;
-        info!(id = %plan.node, "added");
+        info!(id = %begun.node, "added");
         Ok(done)
+    }
+
+    /// Plans, and carries all steps out or none; the journal stays open. A dry run
+    /// begins nothing.
+    ///
+    /// A memory block that turns out to stay where it is costs the rest nothing:
+    /// all is taken back, and a plan without that block is carried out.
+    pub(crate) fn carry_out(
+        &mut self,
+        operation: Operation,
+        inventory: &Inventory,
+        plan: impl Fn(&Planner<'_>) -> Result<Plan, Vec<Refusal>>,
+        dry_run: bool,
+        progress: Progress<'_>,
+    ) -> Result<(Done, Option<Begun>), OpError> {
+        let began = Instant::now();
+        let mut stay = BTreeSet::new();
+        let mut failed: Option<ApplyError> = None;
+        loop {
+            let mut planner = self.planner(inventory);
+            planner.stay.clone_from(&stay);
+            // too few other blocks: the try that failed says more than that
+            let found = plan(&planner).map_err(|refusals| {
+                failed.take().map_or(OpError::Refused(refusals), OpError::Apply)
+            })?;
+            let mut done = planned(&found, inventory, began);
+            if dry_run {
+                return Ok((done, None));
+            }
+            for note in &done.notes {
+                progress(note);
+            }
+            let apply_began = Instant::now();
+            let begun = Begun {
+                operation,
+                boot_id: inventory.info.boot_id,
+                node: found.node,
+                name: found.name,
+                steps: found.steps,
+            };
+            let error = match self.applier(inventory.info.node).run(&begun, progress) {
+                Ok(()) => {
+                    done.times.apply_ms = ms(apply_began);
+                    return Ok((done, Some(begun)));
+                }
+                Err(error) => error,
+            };
+            let ApplyError::Step { left, stays: Some(block), source, .. } = &error else {
+                return Err(error.into());
+            };
+            let late = began.elapsed() > OTHER_BLOCKS_WITHIN;
+            if late || !left.is_empty() || !stay.insert(*block) {
+                return Err(error.into());
+            }
+            progress(&format!("{block} stays where it is ({source}); looking for another one"));
+            failed = Some(error);
+        }
     }
 
     fn finish_add(
@@ -244,8 +285,9 @@ impl Nodes {
             progress(&format!("kill {}", node.label()));
             self.kill_node(&node)?;
         }
+        // also what its kernel was moving when it died
         let owned: Vec<ResourceKey> =
-            inventory.owned_by(node.id).map(|resource| resource.key).collect();
+            inventory.held_by(node.id).map(|resource| resource.key).collect();
         let name: NodeName = node
             .name
             .parse()
@@ -295,6 +337,7 @@ impl Nodes {
                     "the steps before it; repeat: mintctl node remove {}",
                     begun.name
                 )],
+                stays: None,
                 source: Box::new(source),
             })?;
             self.journal.done(index)?;
@@ -395,20 +438,19 @@ impl Nodes {
                 self.journal.end()?;
                 Ok(vec![format!("node {} had been started: kept", begun.name)])
             }
-            Operation::Add => {
-                _ = self.machine.unload(begun.node);
+            Operation::Add | Operation::Resize => {
+                let is_add = begun.operation == Operation::Add;
+                if is_add {
+                    _ = self.machine.unload(begun.node);
+                }
                 // the step after the last known one may have been done, too
                 let maybe = (open.done + 1).min(begun.steps.len());
                 let left = self.applier(inventory.info.node).roll_back(&begun.steps[..maybe]);
-                self.specs.forget(begun.node)?;
-                let mut told = vec![format!("unfinished node add {} taken back", begun.name)];
-                told.extend(left);
-                Ok(told)
-            }
-            Operation::Resize => {
-                let maybe = (open.done + 1).min(begun.steps.len());
-                let left = self.applier(inventory.info.node).roll_back(&begun.steps[..maybe]);
-                let mut told = vec![format!("unfinished node resize {} taken back", begun.name)];
+                if is_add {
+                    self.specs.forget(begun.node)?;
+                }
+                let what = if is_add { "add" } else { "resize" };
+                let mut told = vec![format!("unfinished node {what} {} taken back", begun.name)];
                 told.extend(left);
                 Ok(told)
             }
@@ -448,6 +490,7 @@ impl Nodes {
             host: &*self.host,
             peers: &*self.peers,
             config: &self.config,
+            stay: BTreeSet::new(),
         }
     }
 
@@ -471,6 +514,17 @@ pub fn not_running(node: &NodeStatus) -> Refusal {
         format_args!("{label} does not run: it is {}", node.state),
     )
     .hint(format_args!("start it: mintctl node start {}", node.display_name()))
+}
+
+/// What a plan will have done when it is carried out; `began` is when planning did.
+pub(crate) fn planned(plan: &Plan, inventory: &Inventory, began: Instant) -> Done {
+    Done {
+        node: plan.node,
+        name: plan.name.to_string(),
+        steps: describe(&plan.steps, inventory),
+        notes: plan.notes.clone(),
+        times: Times { plan_ms: ms(began), ..Times::default() },
+    }
 }
 
 pub(crate) fn ms(began: Instant) -> u64 {

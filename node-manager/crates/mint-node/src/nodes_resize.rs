@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! More or less for a node, while it runs or at rest.
 
-use std::time::Instant;
-
 use mint_types::{NodeState, Refusal, RefusalCode, ResizeSpec};
 use tracing::{info, info_span};
 
-use crate::describe::describe;
-use crate::journal::{Begun, Operation};
-use crate::nodes::{Nodes, Progress, ms};
-use crate::outcome::{Done, OpError, Times};
+use crate::journal::Operation;
+use crate::nodes::{Nodes, Progress};
+use crate::outcome::{Done, OpError};
+use crate::planner::Planner;
 
 impl Nodes {
     /// Changes what a node owns: all of the request, or nothing.
@@ -24,7 +22,6 @@ impl Nodes {
         dry_run: bool,
         progress: Progress<'_>,
     ) -> Result<Done, OpError> {
-        let began = Instant::now();
         let inventory = self.inventory()?;
         let node = inventory.resolve(reference)?.clone();
         let _span = info_span!("resize", node = %node.display_name()).entered();
@@ -38,32 +35,14 @@ impl Nodes {
             .hint("wait until it runs, or stop it")
             .into());
         }
-        let plan = self.planner(&inventory).resize(&node, spec).map_err(OpError::Refused)?;
-        let mut done = Done {
-            node: plan.node,
-            name: plan.name.to_string(),
-            steps: describe(&plan.steps, &inventory),
-            notes: plan.notes,
-            times: Times { plan_ms: ms(began), ..Times::default() },
-        };
-        if dry_run {
+        let plan = |planner: &Planner<'_>| planner.resize(&node, spec);
+        let (done, begun) =
+            self.carry_out(Operation::Resize, &inventory, plan, dry_run, progress)?;
+        if begun.is_none() {
             return Ok(done);
         }
-        for note in &done.notes {
-            progress(note);
-        }
-        let began = Instant::now();
-        let begun = Begun {
-            operation: Operation::Resize,
-            boot_id: inventory.info.boot_id,
-            node: plan.node,
-            name: plan.name,
-            steps: plan.steps,
-        };
-        self.applier(inventory.info.node).run(&begun, progress)?;
         self.journal.end()?;
-        done.times.apply_ms = ms(began);
-        info!(id = %plan.node, "resized");
+        info!(id = %node.id, "resized");
         Ok(done)
     }
 }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::fake::FakeMachine;
 use crate::planner::tests::Images;
-use mint_types::{Bdf, NodeState, ResizeSpec};
+use mint_types::{Bdf, NodeState, ResState, ResizeSpec};
 use std::path::Path;
 
 fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
@@ -245,16 +245,7 @@ fn device_asked_for_by_a_peer_is_given_unless_in_use() {
 impl Nodes {
     fn plan_for_test(&self, spec: &NodeSpec) -> Vec<Step> {
         let inventory = self.inventory().unwrap();
-        Planner {
-            inventory: &inventory,
-            machine: &*self.machine,
-            host: &*self.host,
-            peers: &*self.peers,
-            config: &self.config,
-        }
-        .add(spec)
-        .unwrap()
-        .steps
+        self.planner(&inventory).add(spec).unwrap().steps
     }
 }
 
@@ -277,7 +268,8 @@ fn resize_there_and_back_leaves_the_ledger_as_it_was() {
     let before = fake.ledger();
     let more = ResizeSpec {
         cpus: Some("+1".parse().unwrap()),
-        memory: vec!["+256M@numa1".parse().unwrap()],
+        // two requests for one place: each gets blocks of its own
+        memory: vec!["+128M@numa1".parse().unwrap(), "+128M@numa1".parse().unwrap()],
         devices: vec![disk()],
         ..ResizeSpec::default()
     };
@@ -368,6 +360,23 @@ fn with(change: impl FnOnce(&mut ResizeSpec)) -> ResizeSpec {
 }
 
 #[test]
+fn node_that_does_not_run_keeps_a_core_and_starts_again() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    nodes.kill("web").unwrap();
+    let before = fake.ledger();
+    let all = with(|spec| spec.cpus = Some("-2".parse().unwrap()));
+    match resize(&mut nodes, &all).unwrap_err() {
+        OpError::Refused(refusals) => assert_eq!(refusals[0].code, RefusalCode::CpuLast),
+        other => panic!("{other}"),
+    }
+    assert_eq!(fake.ledger(), before);
+    resize(&mut nodes, &with(|spec| spec.cpus = Some("-1".parse().unwrap()))).unwrap();
+    nodes.start("web", None, &quiet).unwrap();
+}
+
+#[test]
 fn memory_that_can_be_moved_goes_first() {
     let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
     let fake = Arc::new(FakeMachine::new());
@@ -382,6 +391,38 @@ fn memory_that_can_be_moved_goes_first() {
     let inventory = nodes.inventory().unwrap();
     let left: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
     assert_eq!(left, owned[2..7], "two that can go, then the last one");
+}
+
+#[test]
+fn block_that_proves_immovable_is_left_and_another_one_goes() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let inventory = nodes.inventory().unwrap();
+    let owned: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    for &block in &owned[6..] {
+        fake.stick(block);
+    }
+    let less = with(|spec| {
+        spec.cpus = Some("-1".parse().unwrap());
+        spec.memory = vec!["-256M".parse().unwrap()];
+    });
+    let told = std::cell::RefCell::new(Vec::new());
+    let done =
+        nodes.resize("web", &less, false, &|text| told.borrow_mut().push(text.to_owned())).unwrap();
+    assert_eq!(told.borrow().iter().filter(|text| text.contains("stays where it is")).count(), 2);
+    assert!(!done.steps.is_empty());
+    let inventory = nodes.inventory().unwrap();
+    let left: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    assert_eq!(left, [&owned[..4], &owned[6..]].concat());
+    // none is left that goes: all is as before, and the error names a block
+    for &block in &owned {
+        fake.stick(block);
+    }
+    let before = fake.ledger();
+    let error = resize(&mut nodes, &with(|spec| spec.memory = less.memory.clone())).unwrap_err();
+    assert!(matches!(error, OpError::Apply(_)), "{error}");
+    assert_eq!(fake.ledger(), before);
 }
 
 #[test]
@@ -404,4 +445,30 @@ fn core_that_a_guest_is_pinned_to_stays() {
     }
     assert!(nodes.release_here(ResourceKey::cpu(5), false).is_err());
     assert_eq!(fake.ledger(), before);
+}
+
+/// A node whose kernel died while it gave a core away, and a core that is not parked.
+#[test]
+fn what_a_dead_kernel_was_moving_is_its_owners_again() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    nodes.add(&images.spec("web"), false, &quiet).unwrap();
+    let core = ResourceKey::cpu(4);
+    fake.set_moving(core);
+    // its kernel is at it: nobody else touches that
+    assert_eq!(nodes.repair().unwrap(), Vec::<String>::new());
+    assert_eq!(nodes.inventory().unwrap().find(core).unwrap().state, ResState::Moving);
+    fake.set_state(one(), NodeState::Crashed);
+    assert_eq!(
+        nodes.repair().unwrap(),
+        [
+            "node 1 (web): 2 of 2 cores are parked",
+            "cpu 4 is node 1 (web)'s, as before it was moved"
+        ]
+    );
+    assert_eq!(nodes.inventory().unwrap().find(core).unwrap().state, ResState::Owned);
+    fake.set_moving(core);
+    nodes.remove("web", false, GiveBack::KeepFree, &quiet).unwrap();
+    assert!(fake.calls().contains(&"release cpu 4 1".to_owned()), "{:?}", fake.calls());
 }

@@ -26,6 +26,8 @@ pub(crate) struct Planner<'a> {
     pub host: &'a dyn Host,
     pub peers: &'a dyn Peers,
     pub config: &'a Config,
+    /// Memory blocks that their owners have tried to give up in vain.
+    pub stay: BTreeSet<ResourceKey>,
 }
 
 /// A plan as it grows.
@@ -197,15 +199,7 @@ impl Planner<'_> {
             if draft.donors.contains(&owner) && resource.flags.boot && self.inventory.is_live(owner)
             {
                 let label = self.inventory.label(owner);
-                draft.refusals.push(
-                    Refusal::new(
-                        RefusalCode::CpuBoot,
-                        key,
-                        format_args!("cpu {cpu} is the boot core of {label}, which runs"),
-                    )
-                    .owned_by(label)
-                    .hint("choose another core"),
-                );
+                draft.refusals.push(boot_core(key, &label));
                 return;
             }
         }
@@ -368,15 +362,7 @@ impl Planner<'_> {
             }
             (ResState::Moving, owner) => {
                 let label = owner.map_or("nobody".to_owned(), |owner| self.inventory.label(owner));
-                draft.refusals.push(
-                    Refusal::new(
-                        RefusalCode::CpuMoving,
-                        key,
-                        format_args!("{key} is just being moved (by {label})"),
-                    )
-                    .owned_by(label)
-                    .hint("try again; if it stays so: mintctl doctor"),
-                );
+                draft.refusals.push(being_moved(key, &label));
             }
             (ResState::Owned | ResState::Absent, _) => {
                 draft.refusals.push(Refusal::new(
@@ -386,6 +372,26 @@ impl Planner<'_> {
                 ));
             }
         }
+    }
+
+    /// `count` of these, or all if there are fewer: those first that their owners
+    /// say can go, then the last ones, as a kernel's own data and its boot core
+    /// come first.
+    pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
+        let (mut sure, mut unsure) = (Vec::new(), Vec::new());
+        for &one in all.iter().rev().filter(|one| !self.stay.contains(&one.key)) {
+            if sure.len() == count {
+                break;
+            }
+            let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
+            if goes { &mut sure } else { &mut unsure }.push(one);
+        }
+        // after a try in vain only what is likely is tried: each may take its whole time
+        if self.stay.is_empty() {
+            sure.extend(unsure);
+        }
+        sure.truncate(count);
+        sure
     }
 
     /// Asks who would have to give it up whether it could.
@@ -435,6 +441,20 @@ impl Planner<'_> {
             }
         }
     }
+}
+
+/// Why a running node keeps the core that it started on.
+pub(crate) fn boot_core(key: ResourceKey, owner: &str) -> Refusal {
+    let text = format!("{key} is the boot core of {owner}, which runs");
+    Refusal::new(RefusalCode::CpuBoot, key, text).owned_by(owner).hint("choose another core")
+}
+
+/// Why what is on its way cannot be sent elsewhere.
+pub(crate) fn being_moved(key: ResourceKey, owner: &str) -> Refusal {
+    let text = format!("{key} is just being moved (by {owner})");
+    Refusal::new(RefusalCode::CpuMoving, key, text)
+        .owned_by(owner)
+        .hint("try again; if it stays so: mintctl doctor")
 }
 
 /// Why a function that is in use is not given away.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which memory blocks a new node gets.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use mint_types::{
@@ -50,20 +51,27 @@ impl Planner<'_> {
                 continue;
             }
             let Ok(count) = usize::try_from(request.bytes.div_ceil(block)) else { continue };
-            if request.bytes % block != 0 {
-                draft.notes.push(format!(
-                    "memory {} is rounded up to {} (blocks of {})",
-                    format_bytes(request.bytes),
-                    format_bytes((count as u64).saturating_mul(block)),
-                    format_bytes(block)
-                ));
-            }
+            draft.notes.extend(self.rounding("", request.bytes, count));
             let numas: Vec<u32> = match numa {
                 Some(numa) => vec![numa],
                 None => self.numas_near(cpus),
             };
             self.memory_request(draft, *request, count, &numas, &mut taken);
         }
+    }
+
+    /// That `sign` (`-` for less) so many bytes became `count` whole blocks; none if
+    /// that is the same.
+    pub(crate) fn rounding(&self, sign: &str, bytes: u64, count: usize) -> Option<String> {
+        let block = self.inventory.info.mem_block_bytes;
+        let got = (count as u64).saturating_mul(block);
+        let way = match got.cmp(&bytes) {
+            Ordering::Equal => return None,
+            Ordering::Greater => "up",
+            Ordering::Less => "down",
+        };
+        let [asked, got, block] = [bytes, got, block].map(format_bytes);
+        Some(format!("memory {sign}{asked} is rounded {way} to {got} (blocks of {block})"))
     }
 
     /// NUMA nodes of the chosen cores first, then the others.
@@ -121,23 +129,6 @@ impl Planner<'_> {
             taken.insert(block.key.id);
             self.take(draft, block, None);
         }
-    }
-
-    /// `count` of these, or all if there are fewer: those first that their owners
-    /// say can go, then the last ones, as a kernel's own data and its boot core
-    /// come first.
-    pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
-        let (mut sure, mut unsure) = (Vec::new(), Vec::new());
-        for &one in all.iter().rev() {
-            if sure.len() == count {
-                break;
-            }
-            let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
-            if goes { &mut sure } else { &mut unsure }.push(one);
-        }
-        sure.extend(unsure);
-        sure.truncate(count);
-        sure
     }
 
     fn memory_short(

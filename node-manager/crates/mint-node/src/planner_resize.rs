@@ -8,7 +8,7 @@ use mint_types::{
     ResState, ResizeSpec, Resource, ResourceKey, Step, format_bytes,
 };
 
-use crate::planner::{Draft, Planner, busy};
+use crate::planner::{Draft, Planner, being_moved, boot_core, busy};
 
 /// Who gets what the node gives up.
 struct Takers {
@@ -119,19 +119,20 @@ impl Planner<'_> {
                     .filter(|core| !core.flags.boot || !node.state.is_live())
                     .collect();
                 let last = self.likely_to_go(&lendable, *count as usize);
-                if last.len() < *count as usize {
+                // a node that does not run has no boot core, but it could not start without any
+                if last.len() < *count as usize || last.len() == owned.len() {
                     let label = node.label();
                     draft.refusals.push(
                         Refusal::new(
                             RefusalCode::CpuLast,
                             format_args!("cpus {owned}"),
                             format_args!(
-                                "{label} has {} cores besides its boot core, {count} are to go",
-                                lendable.len()
+                                "{label} has {} cores, of which it needs one to boot; {count} are to go",
+                                owned.len()
                             ),
                         )
                         .owned_by(label)
-                        .hint("leave it at least its boot core"),
+                        .hint("leave it a core; to be rid of the node: mintctl node remove"),
                     );
                     return Vec::new();
                 }
@@ -144,7 +145,7 @@ impl Planner<'_> {
 
     /// Steps for the memory that comes; gives the blocks that go.
     fn resize_memory(&self, draft: &mut Draft, node: &NodeStatus, spec: &ResizeSpec) -> Vec<u32> {
-        let mut gone = BTreeSet::new();
+        let (mut gone, mut more) = (BTreeSet::new(), Vec::new());
         for change in &spec.memory {
             let (request, has) = match *change {
                 MemoryChange::To(request) => (request, self.owned_bytes(node.id, request.numa)),
@@ -159,11 +160,13 @@ impl Planner<'_> {
                 let numa = request.numa.or(spec.numa);
                 self.choose_gone(draft, node, MemoryRequest { bytes: less, numa }, &mut gone);
             } else if request.bytes > has {
-                let more = MemoryRequest { bytes: request.bytes - has, numa: request.numa };
-                let near: Vec<u32> = self.inventory.cpus_of(node.id).iter().collect();
-                self.take_memory(draft, &[more], spec.numa, &near);
+                let bytes = request.bytes - has;
+                more.push(MemoryRequest { bytes, numa: request.numa });
             }
         }
+        // all at once: no two of them may choose the same block
+        let near: Vec<u32> = self.inventory.cpus_of(node.id).iter().collect();
+        self.take_memory(draft, &more, spec.numa, &near);
         gone.into_iter().rev().collect()
     }
 
@@ -187,21 +190,15 @@ impl Planner<'_> {
         let block_bytes = self.inventory.info.mem_block_bytes;
         // rounded down: a node never loses more than it was told
         let count = usize::try_from(less.bytes / block_bytes).unwrap_or(usize::MAX);
-        if less.bytes % block_bytes != 0 {
-            draft.notes.push(format!(
-                "memory -{} is rounded down to {} (blocks of {})",
-                format_bytes(less.bytes),
-                format_bytes((count as u64).saturating_mul(block_bytes)),
-                format_bytes(block_bytes)
-            ));
-        }
+        draft.notes.extend(self.rounding("-", less.bytes, count));
         let blocks: Vec<&Resource> = self
             .inventory
             .owned(node.id, Kind::Memory)
             .filter(|block| less.numa.is_none() || block.numa == less.numa)
             .filter(|block| !gone.contains(&block.key.id))
             .collect();
-        if blocks.len() <= count {
+        let likely = self.likely_to_go(&blocks, count);
+        if blocks.len() <= count || likely.len() < count {
             let label = node.label();
             let has = format_bytes((blocks.len() as u64).saturating_mul(block_bytes));
             draft.refusals.push(
@@ -215,7 +212,7 @@ impl Planner<'_> {
             );
             return;
         }
-        gone.extend(self.likely_to_go(&blocks, count).iter().map(|block| block.key.id));
+        gone.extend(likely.iter().map(|block| block.key.id));
     }
 
     /// Steps that take one resource from the node, or the refusal.
@@ -267,24 +264,11 @@ impl Planner<'_> {
     fn must_stay(&self, resource: &Resource, label: &str) -> Option<Refusal> {
         let key = resource.key;
         if resource.state == ResState::Moving {
-            let text = format!("{key} is just being moved");
-            return Some(
-                Refusal::new(RefusalCode::CpuMoving, key, text)
-                    .owned_by(label)
-                    .hint("try again; if it stays so: mintctl doctor"),
-            );
+            return Some(being_moved(key, label));
         }
         let is_live = resource.owner.is_some_and(|owner| self.inventory.is_live(owner));
         if key.kind == Kind::Cpu && resource.flags.boot && is_live {
-            return Some(
-                Refusal::new(
-                    RefusalCode::CpuBoot,
-                    key,
-                    format_args!("{key} is the boot core of {label}, which runs"),
-                )
-                .owned_by(label)
-                .hint("choose another core"),
-            );
+            return Some(boot_core(key, label));
         }
         if resource.flags.bridge || resource.flags.platform {
             return Some(

@@ -4,7 +4,9 @@
 use super::*;
 use crate::fake::{BLOCK_BYTES, FakeMachine, POOL1};
 use crate::planner_memory::choose_blocks;
+
 use mint_types::{CpuSet, MemoryRequest};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Kernel and initrd that pass, in a folder that lives as long as the test.
@@ -39,8 +41,14 @@ fn plan(fake: &FakeMachine, spec: &NodeSpec) -> Result<Plan, Vec<Refusal>> {
     let inventory = Inventory::read(fake).unwrap();
     let config = Config::default();
     let before = fake.ledger();
-    let planner =
-        Planner { inventory: &inventory, machine: fake, host: fake, peers: fake, config: &config };
+    let planner = Planner {
+        inventory: &inventory,
+        machine: fake,
+        host: fake,
+        peers: fake,
+        config: &config,
+        stay: BTreeSet::new(),
+    };
     let result = planner.add(spec);
     assert_eq!(fake.ledger(), before, "planning changes nothing");
     result

@@ -4,15 +4,17 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use mint_types::{
     Kind, MachineInfo, NodeId, NodeState, NodeStatus, RefusalCode, Resource, ResourceKey,
 };
 
 use crate::convert::{kind_number, node_id, node_state, node_status, resource};
+use crate::deadline::Deadline;
 use crate::error::{SysError, errno_name};
 use crate::uapi;
 
@@ -36,6 +38,11 @@ pub struct MoveFailure {
     pub owner: Option<NodeId>,
 }
 
+/// `MINT_TIMEOUT_MS_DEFAULT`: what a move may take if it is not said.
+const MOVE_MS: u32 = 10_000;
+/// `MINT_REFUSE_TIMEOUT`.
+const REASON_TIMEOUT: u32 = 10;
+
 impl MoveFailure {
     /// What it means, in words.
     pub fn describe(&self) -> &'static str {
@@ -49,7 +56,7 @@ impl MoveFailure {
             7 => "it is a bridge or part of the platform",
             8 => "it needs a legacy interrupt line (no MSI)",
             9 => "its owner runs: only that node's kernel can give it up",
-            10 => "it took too long",
+            REASON_TIMEOUT => "it took too long",
             11 => "the dead node's core is not in the park loop",
             12 => "the function would not be quiet",
             _ => "the kernel gave no reason",
@@ -276,6 +283,32 @@ impl Device {
         Ok(KillReport { parked: kill.parked, cpus: kill.cpus })
     }
 
+    /// `MINT_IOC_NODE_VMCORE`: the memory of a node that ended, as an ELF core
+    /// file that can be read and sought in, and its length in bytes.
+    ///
+    /// # Errors
+    /// `EBUSY` when it runs, `EAGAIN` when not all its cores are parked, `ENODATA`
+    /// when no kernel has ended in its memory. Reading fails with `ESTALE` as soon
+    /// as the memory gets another use.
+    pub fn node_vmcore(&self, id: NodeId) -> Result<(File, u64), SysError> {
+        let call = "MINT_IOC_NODE_VMCORE";
+        let mut request = uapi::Vmcore {
+            size: size_of_u32::<uapi::Vmcore>(),
+            node: id.as_u32(),
+            fd: -1,
+            ..Default::default()
+        };
+        self.call(call, uapi::IOC_NODE_VMCORE, &mut request, || format!("node {id}"))?;
+        if request.fd < 0 {
+            let value = u64::from(request.fd.unsigned_abs());
+            return Err(SysError::Answer { call, field: "fd", value });
+        }
+        // SAFETY: the call succeeded, so the kernel has just opened this descriptor
+        // for us; nobody else knows of it.
+        let file = unsafe { File::from_raw_fd(request.fd) };
+        Ok((file, request.bytes))
+    }
+
     /// `MINT_IOC_CLAIM`: free -> owned by `node`.
     ///
     /// # Errors
@@ -290,7 +323,8 @@ impl Device {
         self.move_call("claim", uapi::IOC_CLAIM, key, node, flags, timeout_ms)
     }
 
-    /// `MINT_IOC_RELEASE`: owned by `node` -> free.
+    /// `MINT_IOC_RELEASE`: owned by `node` -> free. Of memory, `timeout_ms` is what
+    /// moving its content away may take.
     ///
     /// # Errors
     /// [`SysError::Move`] with the kernel's reason.
@@ -441,16 +475,22 @@ impl Device {
             owner: uapi::NODE_NONE,
             reason: 0,
         };
-        self.call(call, request, &mut argument, || key.to_string()).map_err(|error| {
-            SysError::Move {
-                call,
-                key,
-                failure: MoveFailure {
-                    errno: error.errno().unwrap_or(0),
-                    reason: argument.reason,
-                    owner: NodeId::new(argument.owner).ok(),
-                },
-            }
+        // The kernel tries for ever to move pages that somebody holds.
+        let empties = key.kind == Kind::Memory && request == uapi::IOC_RELEASE;
+        let limit_ms = if timeout_ms == 0 { MOVE_MS } else { timeout_ms };
+        let deadline = empties.then(|| Deadline::new(Duration::from_millis(limit_ms.into())));
+        let deadline = deadline.transpose().map_err(|source| SysError::Call {
+            call: "timer_create",
+            subject: key.to_string(),
+            source,
+        })?;
+        let result =
+            self.call_until(deadline.as_ref(), call, request, &mut argument, || key.to_string());
+        result.map_err(|error| {
+            let errno = error.errno().unwrap_or(0);
+            let reason = if errno == libc::EINTR { REASON_TIMEOUT } else { argument.reason };
+            let owner = NodeId::new(argument.owner).ok();
+            SysError::Move { call, key, failure: MoveFailure { errno, reason, owner } }
         })
     }
 
@@ -458,6 +498,18 @@ impl Device {
     /// that was computed from it: both ends agree on the size.
     fn call<T: Copy>(
         &self,
+        call: &'static str,
+        request: u64,
+        argument: &mut T,
+        subject: impl Fn() -> String,
+    ) -> Result<(), SysError> {
+        self.call_until(None, call, request, argument, subject)
+    }
+
+    /// The same, and a signal ends it once its time is over.
+    fn call_until<T: Copy>(
+        &self,
+        deadline: Option<&Deadline>,
         call: &'static str,
         request: u64,
         argument: &mut T,
@@ -477,7 +529,8 @@ impl Device {
                 return Ok(());
             }
             let source = io::Error::last_os_error();
-            if source.kind() != io::ErrorKind::Interrupted {
+            let over = deadline.is_some_and(Deadline::is_over);
+            if over || source.kind() != io::ErrorKind::Interrupted {
                 return Err(SysError::Call { call, subject: subject(), source });
             }
         }

@@ -101,6 +101,8 @@ pub fn errno_name(errno: i32) -> String {
         libc::ENOTTY => "ENOTTY",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::ENODATA => "ENODATA",
+        libc::ESTALE => "ESTALE",
         _ => return format!("errno {errno}"),
     };
     name.to_owned()

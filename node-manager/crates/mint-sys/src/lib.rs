@@ -8,11 +8,13 @@
 //! the kernel serialises what has to be.
 
 mod convert;
+mod deadline;
 mod device;
 mod error;
 mod kexec;
 mod memfd;
 mod process;
+mod reboot;
 pub mod uapi;
 
 pub use device::{ConsoleChunk, Device, Event, KillReport, MoveFailure};
@@ -20,3 +22,4 @@ pub use error::{SysError, errno_name};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::sealed_file;
 pub use process::kill_process_group;
+pub use reboot::leave_machine;

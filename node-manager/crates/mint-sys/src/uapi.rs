@@ -131,6 +131,16 @@ pub struct Console {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
+pub struct Vmcore {
+    pub size: u32,
+    pub node: u32,
+    pub flags: u32,
+    pub fd: i32,
+    pub bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
 pub struct EventRecord {
     pub seq: u64,
     pub time_ns: u64,
@@ -162,6 +172,7 @@ pub const IOC_RELEASE: u64 = iowr::<Move>(9);
 pub const IOC_CONSOLE_READ: u64 = iowr::<Console>(10);
 pub const IOC_CONSOLE_WRITE: u64 = iowr::<Console>(11);
 pub const IOC_NODE_SHUTDOWN: u64 = iowr::<Node>(12);
+pub const IOC_NODE_VMCORE: u64 = iowr::<Vmcore>(13);
 
 impl Default for Node {
     fn default() -> Self {
@@ -194,6 +205,7 @@ const _: () = {
     assert!(size_of::<Move>() == 32 && offset_of!(Move, reason) == 28);
     assert!(size_of::<Kill>() == 24 && offset_of!(Kill, cpus) == 20);
     assert!(size_of::<Console>() == 32 && offset_of!(Console, len) == 24);
+    assert!(size_of::<Vmcore>() == 24 && offset_of!(Vmcore, bytes) == 16);
     assert!(size_of::<EventRecord>() == 32 && offset_of!(EventRecord, lost) == 28);
     assert!(IOC_INFO == 0xc048_bc01);
 };

@@ -47,6 +47,9 @@ fn layouts_match_the_header() {
         ("sizeof(struct mint_console)", size_of::<uapi::Console>() as u64),
         ("offsetof(struct mint_console, buf)", offset_of!(uapi::Console, buf) as u64),
         ("offsetof(struct mint_console, boots)", offset_of!(uapi::Console, boots) as u64),
+        ("sizeof(struct mint_vmcore)", size_of::<uapi::Vmcore>() as u64),
+        ("offsetof(struct mint_vmcore, fd)", offset_of!(uapi::Vmcore, fd) as u64),
+        ("offsetof(struct mint_vmcore, bytes)", offset_of!(uapi::Vmcore, bytes) as u64),
         ("sizeof(struct mint_event)", size_of::<uapi::EventRecord>() as u64),
         ("offsetof(struct mint_event, node)", offset_of!(uapi::EventRecord, node) as u64),
         ("offsetof(struct mint_event, lost)", offset_of!(uapi::EventRecord, lost) as u64),
@@ -71,6 +74,7 @@ fn layouts_match_the_header() {
         ("MINT_IOC_CONSOLE_READ", uapi::IOC_CONSOLE_READ),
         ("MINT_IOC_CONSOLE_WRITE", uapi::IOC_CONSOLE_WRITE),
         ("MINT_IOC_NODE_SHUTDOWN", uapi::IOC_NODE_SHUTDOWN),
+        ("MINT_IOC_NODE_VMCORE", uapi::IOC_NODE_VMCORE),
     ];
     let folder = std::env::temp_dir().join(format!("mint-header-check-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

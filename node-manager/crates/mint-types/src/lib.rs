@@ -4,6 +4,7 @@
 
 mod bdf;
 mod cpuset;
+mod load;
 mod memory;
 mod node;
 mod plan;
@@ -13,6 +14,7 @@ mod resource;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use load::{GuestLoad, Load};
 pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use plan::{NodeSpec, Plan, RestartPolicy, Step};

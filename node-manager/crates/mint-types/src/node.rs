@@ -194,7 +194,7 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// How many starts since it was created.
     pub boots: u32,
-    /// Grows every 100 ms while the node runs.
+    /// Grows every 250 ms while the node runs.
     pub heartbeat: u64,
     /// Wall clock of the last change of state, ns since 1970.
     pub state_change_ns: u64,

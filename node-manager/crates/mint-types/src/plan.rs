@@ -63,6 +63,8 @@ pub enum RestartPolicy {
     OnReboot,
     /// When it reboots or crashes.
     OnCrash,
+    /// Whenever it ends by itself, by a poweroff inside it, too.
+    Always,
 }
 
 impl RestartPolicy {
@@ -70,7 +72,8 @@ impl RestartPolicy {
     pub fn covers(self, end: NodeState) -> bool {
         match end {
             NodeState::Reboot => self != Self::Never,
-            NodeState::Crashed => self == Self::OnCrash,
+            NodeState::Crashed => matches!(self, Self::OnCrash | Self::Always),
+            NodeState::Halted => self == Self::Always,
             _ => false,
         }
     }
@@ -226,6 +229,7 @@ mod tests {
         assert_eq!(covered(RestartPolicy::Never), [false; 4]);
         assert_eq!(covered(RestartPolicy::OnReboot), [true, false, false, false]);
         assert_eq!(covered(RestartPolicy::OnCrash), [true, true, false, false]);
+        assert_eq!(covered(RestartPolicy::Always), [true, true, true, false]);
         let spec: NodeSpec =
             serde_json::from_str(r#"{"name":"web","restart":"on-crash"}"#).unwrap();
         assert_eq!(spec.restart, RestartPolicy::OnCrash);

@@ -16,7 +16,7 @@ pub enum CpuChange {
     To(CpuSet),
     /// So many more, whichever are free or can be released.
     More(u32),
-    /// So many less, the ones that came last.
+    /// So many less: ones that can go, of the highest numbers.
     Less(u32),
 }
 

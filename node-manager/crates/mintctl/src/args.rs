@@ -48,8 +48,16 @@ pub enum Command {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// End the whole machine in an orderly way: guests, nodes, node 0
+    #[command(subcommand)]
+    Machine(MachineCommand),
     /// Check whether the machine is in order
-    Doctor,
+    Doctor {
+        /// Heal what dead daemons and kernels left half done; nodes that run are not
+        /// touched
+        #[arg(long)]
+        repair: bool,
+    },
     /// What happened to nodes
     Events {
         /// Go on with what happens from now on
@@ -85,6 +93,18 @@ pub enum Command {
     },
 }
 
+/// `machine …`.
+#[derive(Subcommand, Clone, Copy, Debug)]
+pub enum MachineCommand {
+    /// Switch it off
+    Poweroff,
+    /// Reset it
+    Reboot,
+    /// Node 0 alone ends, at once: for its shutdown script, not for people
+    #[command(hide = true)]
+    Leave,
+}
+
 /// `node …`.
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
@@ -100,7 +120,11 @@ pub enum NodeCommand {
     /// End a node in an orderly way
     Stop {
         /// Name, nodeN or id
-        node: String,
+        #[arg(required_unless_present = "all")]
+        node: Option<String>,
+        /// All nodes that run, but node 0 and the one that this is said on
+        #[arg(long, conflicts_with = "node")]
+        all: bool,
         /// Kill it after so many seconds
         #[arg(long, value_name = "S")]
         timeout_s: Option<u64>,
@@ -140,6 +164,17 @@ pub enum NodeCommand {
     /// All nodes
     #[command(alias = "ls")]
     List,
+    /// What running nodes use: cores, memory, interrupts, guests
+    Top {
+        /// Seconds between two looks
+        #[arg(long, short, value_name = "S", default_value_t = 2,
+              value_parser = clap::value_parser!(u64).range(1..))]
+        interval_s: u64,
+        /// Look so many times [default: for ever]; with --json 1
+        #[arg(long, short = 'n', value_name = "N",
+              value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
     /// One node, and what it owns
     Show {
         /// Name, nodeN or id
@@ -155,6 +190,17 @@ pub enum NodeCommand {
         /// Send standard input as keys
         #[arg(long, short)]
         write: bool,
+    },
+    /// Memory of a node that ended, as an ELF core file for crash or drgn
+    Dump {
+        /// Name, nodeN or id
+        node: String,
+        /// File to write it to; zero pages take no room
+        #[arg(long, short, value_name = "FILE", default_value = "vmcore")]
+        output: PathBuf,
+        /// Write over a file that is there
+        #[arg(long)]
+        force: bool,
     },
     /// Run a command on a node
     Exec {
@@ -296,6 +342,8 @@ pub enum Restart {
     OnReboot,
     /// When it reboots or crashes, with growing pauses
     OnCrash,
+    /// Whenever it ends by itself, after a poweroff inside it, too
+    Always,
 }
 
 /// `device …`.

@@ -25,10 +25,11 @@ impl Table {
     /// # Errors
     /// When that is closed.
     pub fn print(&self) -> io::Result<()> {
-        io::stdout().lock().write_all(self.render().as_bytes())
+        io::stdout().lock().write_all(self.text().as_bytes())
     }
 
-    fn render(&self) -> String {
+    /// As text: a line a row.
+    pub fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows
@@ -85,6 +86,6 @@ mod tests {
     fn columns_line_up_and_lines_end_without_blanks() {
         let mut table = Table::new(&["ID", "NAME", "X"]);
         table.row(["10".into(), "web".into(), String::new()]);
-        assert_eq!(table.render(), "ID  NAME  X\n10  web\n");
+        assert_eq!(table.text(), "ID  NAME  X\n10  web\n");
     }
 }

@@ -13,7 +13,7 @@ use mint_types::NodeId;
 use crate::driver::{Driver, JobLost};
 use crate::events::EventLog;
 use crate::peers::PeerClients;
-use crate::restart::Restarts;
+use crate::restart::{Ordered, Restarts};
 
 /// Shared by all tasks.
 pub(crate) struct App {
@@ -42,8 +42,8 @@ pub(crate) struct App {
 pub(crate) struct Marks {
     /// Their heartbeat stands still.
     pub hung: BTreeSet<NodeId>,
-    /// Somebody here ends them: a reboot on the way is not to be followed.
-    pub stopping: BTreeSet<NodeId>,
+    /// Ends that somebody asked for.
+    pub ordered: Ordered,
     /// Starts of nodes that ended by themselves.
     pub restarts: Restarts,
     /// Names as last seen: one that was removed has none any more.

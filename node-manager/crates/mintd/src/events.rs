@@ -66,6 +66,11 @@ impl EventLog {
         self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// How many events have been told.
+    pub fn told(&self) -> u64 {
+        self.lock().next - 1
+    }
+
     /// Numbers and tells an event.
     fn tell(&self, mut event: EventView) {
         let mut log = self.lock();
@@ -168,6 +173,11 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         let mut marks = app.marks();
         marks.hung.remove(&event.node);
         marks.ssh_host_keys.remove(&event.node);
+    }
+    if [event.old, event.new].contains(&NodeState::Unused) {
+        let mut marks = app.marks();
+        marks.ordered.forget(event.node);
+        marks.restarts.forget(event.node);
     }
     tokio::task::spawn_blocking({
         let app = app.clone();

@@ -17,7 +17,10 @@ mod driver;
 mod events;
 mod identity;
 mod lines;
+mod loads;
+mod metrics;
 mod network;
+mod node0;
 mod operations;
 mod peers;
 mod pki;
@@ -27,6 +30,7 @@ mod server;
 mod ssh;
 mod streams;
 mod views;
+mod vmcore;
 
 pub use run::{Options, RunError, run};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, ResizeRequest, SpecReply,
-    StartRequest, StopRequest, TimesView, WaitFor,
+    AddRequest, ErrorBody, ErrorCode, NodeResult, OrderedEnd, RemoveRequest, ResizeRequest,
+    SpecReply, StartRequest, StopRequest, TimesView, WaitFor,
 };
-use mint_node::{Done, GiveBack, not_running};
+use mint_node::{Done, GiveBack, Inventory, not_running};
 use mint_types::{NodeId, NodeSpec, NodeState, NodeStatus, Refusal, RefusalCode};
 use serde_json::json;
 use tracing::{info, warn};
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::app::{App, job_lost, op_error};
 use crate::lines::Lines;
 use crate::peers::HELLO_AGAIN;
-use crate::{network, ssh, views};
+use crate::{network, node0, ssh, views};
 
 /// How often a condition is looked at that nobody reports.
 const POLL: Duration = Duration::from_millis(20);
@@ -64,7 +64,14 @@ pub(crate) async fn start(
     request: StartRequest,
     lines: Lines,
 ) -> Result<NodeResult, ErrorBody> {
-    let spec = foreign_spec(&app, &reference).await;
+    let refused = |refusal| ErrorBody::refused(vec![refusal]);
+    let inventory = app.inventory()?;
+    let node = inventory.resolve(&reference).map_err(refused)?;
+    let spec = if node.id == NodeId::ZERO && !node.state.is_live() {
+        Some(node0::fetched(&app).ok_or_else(|| node0::not_fetched(node))?)
+    } else {
+        foreign_spec(&app, &inventory, node.id).await
+    };
     let told = lines.clone();
     let done = app
         .driver
@@ -78,9 +85,7 @@ pub(crate) async fn start(
 }
 
 /// The description that another daemon has, if ours does not.
-async fn foreign_spec(app: &Arc<App>, reference: &str) -> Option<NodeSpec> {
-    let inventory = app.inventory().ok()?;
-    let node = inventory.resolve(reference).ok()?.id;
+async fn foreign_spec(app: &App, inventory: &Inventory, node: NodeId) -> Option<NodeSpec> {
     if app.specs.get(node).is_some() {
         return None;
     }
@@ -96,7 +101,7 @@ async fn foreign_spec(app: &Arc<App>, reference: &str) -> Option<NodeSpec> {
 }
 
 /// Waits until a node that was started does what is asked for.
-async fn wait_started(
+pub(crate) async fn wait_started(
     app: &Arc<App>,
     node: NodeId,
     wait: WaitFor,
@@ -195,10 +200,9 @@ pub(crate) async fn stop(
         let refusal = Refusal::new(RefusalCode::NodeSelf, &label, format_args!("{label} {why}"));
         return Err(refused(refusal.hint(hint)));
     }
-    app.marks().stopping.insert(node.id);
-    let stopped = stop_marked(&app, &node, request.timeout_s, &lines).await;
-    app.marks().stopping.remove(&node.id);
-    let (how, notes, stop_ms) = stopped?;
+    app.marks().ordered.note(node.id, node.boots);
+    tell_peers(&app, &inventory, &node).await;
+    let (how, notes, stop_ms) = stop_marked(&app, &node, request.timeout_s, &lines).await?;
     let done = Done {
         node: node.id,
         name: node.display_name(),
@@ -207,6 +211,28 @@ pub(crate) async fn stop(
         times: mint_node::Times::default(),
     };
     Ok(result(&app, done, TimesView { stop_ms: Some(stop_ms), ..TimesView::default() }).await)
+}
+
+/// The daemon that would start the node again may be any: all are told, at once.
+/// One that does not answer does not start anything either.
+pub(crate) async fn tell_peers(app: &Arc<App>, inventory: &Inventory, node: &NodeStatus) {
+    let end = OrderedEnd { node: node.id, boots: node.boots };
+    let mut told = Vec::new();
+    for peer in inventory.nodes.iter().filter(|peer| peer.state.is_live()) {
+        if peer.id == app.here || peer.id == node.id {
+            continue;
+        }
+        let Ok(client) = app.peers.client(peer.id) else { continue };
+        let within = app.peers.patience(peer.id, peer.boots, HELLO_WITHIN);
+        let end = end.clone();
+        told.push(tokio::spawn(async move {
+            let request = client.post::<serde_json::Value>("/v1/local/ordered", &end);
+            tokio::time::timeout(within, request).await
+        }));
+    }
+    for answer in told {
+        _ = answer.await;
+    }
 }
 
 async fn stop_marked(
@@ -223,6 +249,9 @@ async fn stop_marked(
     lines.progress(format!("stop {label}"));
     let within = app.peers.patience(node.id, node.boots, POWEROFF_WITHIN);
     let asked = async {
+        if !app.peers.listens(node.id).await {
+            return Err(ErrorBody::new(ErrorCode::PeerUnreachable, "no mintd listens there"));
+        }
         let client = app.peers.client(node.id)?;
         let nothing = json!({});
         let request = client.post::<serde_json::Value>("/v1/local/poweroff", &nothing);
@@ -265,7 +294,7 @@ async fn stop_marked(
     Ok((steps, notes, ms(began)))
 }
 
-fn is_live(app: &App, node: NodeId) -> Result<bool, ErrorBody> {
+pub(crate) fn is_live(app: &App, node: NodeId) -> Result<bool, ErrorBody> {
     let status =
         app.machine.node(node).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
     Ok(status.is_some_and(|status| status.state.is_live()))
@@ -279,7 +308,12 @@ pub(crate) async fn restart(
     lines: Lines,
 ) -> Result<NodeResult, ErrorBody> {
     let refused = |refusal| ErrorBody::refused(vec![refusal]);
-    let live = app.inventory()?.resolve(&reference).map_err(refused)?.state.is_live();
+    let inventory = app.inventory()?;
+    let node = inventory.resolve(&reference).map_err(refused)?;
+    if node.id == NodeId::ZERO {
+        return node0::restart(app, &inventory, request, lines).await;
+    }
+    let live = node.state.is_live();
     let mut stopped = None;
     if live {
         let stop_request = StopRequest { timeout_s: request.timeout_s };
@@ -366,9 +400,10 @@ pub(crate) async fn resize(
     Ok(result)
 }
 
-async fn result(app: &Arc<App>, done: Done, times: TimesView) -> NodeResult {
-    // who did not wait for the daemon shall not wait for it here
-    let within = if times.mintd_ms.is_some() { HELLO_WITHIN } else { HELLO_AGAIN };
+pub(crate) async fn result(app: &Arc<App>, done: Done, times: TimesView) -> NodeResult {
+    // who started a node without waiting for its daemon shall not wait for it here
+    let hurries = times.start_ms.is_some_and(|ms| ms > 0) && times.mintd_ms.is_none();
+    let within = if hurries { HELLO_AGAIN } else { HELLO_WITHIN };
     let view = match app.inventory() {
         Ok(inventory) => match inventory.node(done.node) {
             Some(node) => Some(views::node_view(app, &inventory, node, within).await),
@@ -412,14 +447,17 @@ pub(crate) fn refresh_names(app: &App) {
     }
 }
 
-/// A peer runs: learns its host keys as soon as its daemon answers.
+/// A peer runs: learns its host keys as soon as its daemon answers; of node 0, what it boots.
 pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
     let deadline = Instant::now() + Duration::from_secs(app.config.wait.start_s);
     while app.peers.tls.is_some() && Instant::now() < deadline {
         if let Some(hello) = app.peers.hello(node, HELLO_WITHIN).await {
             app.marks().ssh_host_keys.insert(node, hello.ssh_host_keys);
-            let app = app.clone();
-            _ = tokio::task::spawn_blocking(move || refresh_names(&app)).await;
+            let names = app.clone();
+            _ = tokio::task::spawn_blocking(move || refresh_names(&names)).await;
+            if node == NodeId::ZERO {
+                node0::keep(&app).await;
+            }
             return;
         }
         if !is_live(&app, node).unwrap_or(false) {
@@ -429,6 +467,6 @@ pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
     }
 }
 
-fn ms(began: Instant) -> u64 {
+pub(crate) fn ms(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -12,9 +12,12 @@ use mint_api::{
 use mint_node::{PeerError, Peers};
 use mint_types::{NodeId, ResourceKey};
 use rustls::ClientConfig;
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+/// For a kernel to accept a connection, and for a packet of it to be sent again.
+const LISTENS_WITHIN: Duration = Duration::from_millis(1300);
 /// For a peer that was silent before, or whose daemon nobody waits for.
 pub(crate) const HELLO_AGAIN: Duration = Duration::from_millis(300);
 
@@ -66,6 +69,16 @@ impl PeerClients {
         answers
     }
 
+    /// Whether somebody listens where a node's daemon would: its kernel says so at
+    /// once, while a node without a daemon, or without mint0, says nothing at all.
+    pub async fn listens(&self, node: NodeId) -> bool {
+        if self.tls.is_none() {
+            return false;
+        }
+        let address = SocketAddr::from((node.address(), self.port));
+        matches!(timeout(LISTENS_WITHIN, TcpStream::connect(address)).await, Ok(Ok(_)))
+    }
+
     /// How long to wait for a daemon. A node that was silent in this boot may
     /// have none at all: it must not delay every list and every stop.
     pub fn patience(&self, node: NodeId, boots: u32, within: Duration) -> Duration {
@@ -96,6 +109,14 @@ impl PeerClients {
 
     fn peer(&self, node: NodeId) -> Result<Client, PeerError> {
         self.client(node).map_err(|body| PeerError::Failed { node, message: body.message })
+    }
+}
+
+/// What a peer's daemon said, or that it could not be reached.
+pub(crate) fn peer_error(error: ClientError) -> ErrorBody {
+    match error {
+        ClientError::Refused(body) => *body,
+        other => ErrorBody::from_error(ErrorCode::PeerUnreachable, &other),
     }
 }
 

@@ -3,6 +3,7 @@
 //! and with growing pauses if they end again and again.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use mint_types::{NodeId, NodeState};
 use tracing::{info, warn};
 
 use crate::app::{App, op_error};
+use crate::node0;
 
 /// Before the second start in a row; each one after waits twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -37,12 +39,69 @@ impl Restarts {
         self.0.insert(node, (in_a_row.saturating_add(1), now + pause));
         pause
     }
+
+    /// A node of that id is made or removed: the next one's ends are another matter.
+    pub fn forget(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+}
+
+/// Starts of nodes whose end somebody asked for: that end, however long it takes,
+/// is no reason to start them again. Kept in a file, as a daemon that starts looks
+/// at nodes that have ended.
+#[derive(Default)]
+pub(crate) struct Ordered {
+    boots: BTreeMap<NodeId, u32>,
+    file: PathBuf,
+}
+
+impl Ordered {
+    /// What an earlier daemon of this boot has noted.
+    pub fn open(file: PathBuf) -> Self {
+        let boots = std::fs::read(&file)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
+        Self { boots, file }
+    }
+
+    /// The end of that start is asked for.
+    pub fn note(&mut self, node: NodeId, boots: u32) {
+        self.boots.insert(node, boots);
+        self.save();
+    }
+
+    /// A node of that id is made or removed: its starts are counted anew.
+    pub fn forget(&mut self, node: NodeId) {
+        if self.boots.remove(&node).is_some() {
+            self.save();
+        }
+    }
+
+    /// Whether the end of that start was asked for.
+    pub fn has(&self, node: NodeId, boots: u32) -> bool {
+        self.boots.get(&node) == Some(&boots)
+    }
+
+    fn save(&self) {
+        let text = serde_json::to_vec(&self.boots).expect("numbers are plain data");
+        if let Err(error) = std::fs::write(&self.file, text) {
+            warn!(%error, "ordered ends are not written");
+        }
+    }
 }
 
 /// A node came to such an end: the daemon that added it starts it again, if it shall.
+/// Nobody added node 0: of those that run, the one with the lowest id does it.
 pub(crate) async fn start_again(app: Arc<App>, node: NodeId, end: NodeState) {
-    let shall = app.specs.get(node).is_some_and(|spec| spec.restart.covers(end));
-    if !shall || app.marks().stopping.contains(&node) {
+    let (spec, shall) = if node == NodeId::ZERO {
+        let spec = node0::fetched(&app).filter(|spec| spec.restart.covers(end));
+        let shall = spec.is_some() && is_first_alive(&app);
+        (spec, shall)
+    } else {
+        (None, app.specs.get(node).is_some_and(|spec| spec.restart.covers(end)))
+    };
+    if !shall || !ended_by_itself(&app, node, end) {
         return;
     }
     let pause = app.marks().restarts.pause(node, Instant::now());
@@ -51,11 +110,10 @@ pub(crate) async fn start_again(app: Arc<App>, node: NodeId, end: NodeState) {
         tokio::time::sleep(pause).await;
     }
     // meanwhile somebody else may have started or removed it
-    let still = app.machine.node(node).ok().flatten().is_some_and(|status| status.state == end);
-    if !still || app.marks().stopping.contains(&node) {
+    if !ended_by_itself(&app, node, end) {
         return;
     }
-    let started = app.driver.run(move |nodes| nodes.start(&node.to_string(), None, &|_| {})).await;
+    let started = app.driver.run(move |nodes| nodes.start(&node.to_string(), spec, &|_| {})).await;
     match started {
         Ok(Ok(_)) => info!(%node, %end, "started again"),
         Ok(Err(error)) => warn!(%node, %end, "not started again: {}", op_error(error)),
@@ -63,9 +121,35 @@ pub(crate) async fn start_again(app: Arc<App>, node: NodeId, end: NodeState) {
     }
 }
 
+fn is_first_alive(app: &App) -> bool {
+    let nodes = app.machine.nodes().unwrap_or_default();
+    let first = nodes.iter().filter(|node| node.state.is_live()).map(|node| node.id).min();
+    first == Some(app.here)
+}
+
+/// Whether the node is at that end now, and nobody asked for it.
+fn ended_by_itself(app: &App, node: NodeId, end: NodeState) -> bool {
+    let status = app.machine.node(node).ok().flatten();
+    status.is_some_and(|status| status.state == end && !app.marks().ordered.has(node, status.boots))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ordered_ends_outlive_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ordered.json");
+        let node = NodeId::new(1).unwrap();
+        Ordered::open(file.clone()).note(node, 3);
+        let again = Ordered::open(file);
+        assert!(again.has(node, 3));
+        assert!(!again.has(node, 4), "the next start is another matter");
+        let mut again = again;
+        again.forget(node);
+        assert!(!Ordered::open(again.file).has(node, 3), "so is the next node of that id");
+    }
 
     #[test]
     fn pauses_grow_to_a_minute_and_are_forgotten() {

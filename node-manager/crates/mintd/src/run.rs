@@ -28,9 +28,9 @@ use crate::driver::Driver;
 use crate::events::EventLog;
 use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki};
-use crate::restart::start_again;
+use crate::restart::{Ordered, start_again};
 use crate::ssh::SshKeys;
-use crate::{events, identity, network, operations, server};
+use crate::{events, identity, metrics, network, operations, server};
 
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
@@ -188,7 +188,10 @@ impl Parts {
             root: self.root,
             bundle: self.bundle,
             here,
-            marks: Mutex::new(Marks::default()),
+            marks: Mutex::new(Marks {
+                ordered: Ordered::open(run_dir.join("ordered.json")),
+                ..Marks::default()
+            }),
             ending: AtomicBool::new(false),
         });
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
@@ -259,6 +262,9 @@ async fn serve(
     tokio::spawn(events::watch_heartbeats(app.clone()));
     if app.config.network.enabled {
         tokio::spawn(network_up(app.clone(), tls, router));
+    }
+    if !app.config.metrics.listen.is_empty() {
+        tokio::spawn(metrics::serve(app.clone()));
     }
     meet_all(&app);
     info!(socket = %socket.display(), "serving");

@@ -13,8 +13,8 @@ use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
-    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, ROUTES,
-    ReleaseRequest, Released, SpecReply, UPGRADE, openapi,
+    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello,
+    OrderedEnd, ROUTES, ReleaseRequest, Released, Repaired, SpecReply, UPGRADE, openapi,
 };
 use mint_types::{NodeId, NodeStatus};
 use serde::Deserialize;
@@ -27,7 +27,8 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use crate::app::{App, job_lost, op_error};
-use crate::{apply, lines, operations, ssh, streams, views};
+use crate::peers::peer_error;
+use crate::{apply, lines, loads, metrics, node0, operations, ssh, streams, views, vmcore};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -142,6 +143,7 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
         }
         ("get", "/v1/nodes/{node}/console") => get(console),
         ("get", "/v1/nodes/{node}/exec") => get(exec),
+        ("get", "/v1/nodes/{node}/vmcore") => get(vmcore),
         ("get", "/v1/cpus") => {
             get(
                 |State(app): Shared| async move { views::cpu_list(&app).map(Json).map_err(Failure) },
@@ -157,11 +159,23 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
                 |State(app): Shared| async move { views::device_list(&app).map(Json).map_err(Failure) },
             )
         }
+        ("get", "/v1/loads") => {
+            get(
+                |State(app): Shared| async move { loads::all(&app).await.map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/local/load") => {
+            get(|State(app): Shared| async move { Json(loads::own(&app).await) })
+        }
+        ("get", "/metrics") => {
+            get(|State(app): Shared| async move { metrics::respond(&app).map_err(Failure) })
+        }
         ("get", "/v1/doctor") => {
             get(
                 |State(app): Shared| async move { views::doctor(&app).await.map(Json).map_err(Failure) },
             )
         }
+        ("post", "/v1/repair") => post(repair),
         ("get", "/v1/events") => get(events),
         ("post", "/v1/apply") => post(|State(app): Shared, body: String| async move {
             let request = parse(&body)?;
@@ -169,7 +183,34 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
         }),
         ("post", "/v1/local/release") => post(release),
         ("post", "/v1/local/claim") => post(claim),
-        ("post", "/v1/local/poweroff") => post(poweroff),
+        ("post", "/v1/machine/poweroff") => post(|State(app): Shared| machine(app, "poweroff")),
+        ("post", "/v1/machine/reboot") => post(|State(app): Shared| machine(app, "reboot")),
+        ("post", "/v1/local/poweroff") => {
+            post(|State(app): Shared| async move { end_here(&app.config.commands.poweroff) })
+        }
+        ("get", "/v1/local/boot") => {
+            get(
+                |State(app): Shared| async move { node0::boot_view(&app).map(Json).map_err(Failure) },
+            )
+        }
+        ("get", "/v1/local/boot/kernel") => get(|State(app): Shared| async move {
+            node0::file(&app.config.node0.kernel, &app.config.node.kernel).await.map_err(Failure)
+        }),
+        ("get", "/v1/local/boot/initrd") => get(|State(app): Shared| async move {
+            node0::file(&app.config.node0.initrd, &app.config.node.initrd).await.map_err(Failure)
+        }),
+        ("post", "/v1/local/leave") => post(|State(app): Shared| async move {
+            node0::leave_here(&app).map_err(Failure)?;
+            end_here(&app.config.commands.leave)
+        }),
+        ("post", "/v1/local/reboot") => {
+            post(|State(app): Shared| async move { end_here(&app.config.commands.reboot) })
+        }
+        ("post", "/v1/local/ordered") => post(|State(app): Shared, body: String| async move {
+            let end: OrderedEnd = parse(&body)?;
+            app.marks().ordered.note(end.node, end.boots);
+            Ok::<_, Failure>(Json(json!({})))
+        }),
         ("get", "/v1/local/specs/{node}") => get(local_spec),
         _ => return None,
     })
@@ -255,6 +296,11 @@ async fn exec(
         }
     })?;
     upgraded(request, move |here| streams::forward(app, node.id, here, there))
+}
+
+async fn vmcore(State(app): Shared, Path(node): Path<String>) -> Result<Response, Failure> {
+    let node = resolve(&app, &node)?;
+    Ok(vmcore::respond(app, node).await?)
 }
 
 /// Answers 101 and goes on with the connection in a task of its own.
@@ -344,9 +390,27 @@ async fn claim(State(app): Shared, body: String) -> Result<Json<Released>, Failu
     Ok(Json(Released { driver }))
 }
 
-async fn poweroff(State(app): Shared) -> Result<Json<Value>, Failure> {
-    let Some((program, arguments)) = app.config.commands.poweroff.split_first() else {
-        let text = "commands.poweroff of mint.toml is empty";
+async fn repair(State(app): Shared) -> Result<Json<Repaired>, Failure> {
+    let done =
+        app.driver.run(mint_node::Nodes::repair).await.map_err(job_lost)?.map_err(op_error)?;
+    done.iter().for_each(|text| warn!("repaired: {text}"));
+    Ok(Json(Repaired { done, report: views::doctor(&app).await? }))
+}
+
+/// The end of node 0 is the end of the machine: its own poweroff stops the others.
+async fn machine(app: Arc<App>, what: &'static str) -> Result<Json<Value>, Failure> {
+    if app.here == NodeId::ZERO {
+        let commands = &app.config.commands;
+        return end_here(if what == "reboot" { &commands.reboot } else { &commands.poweroff });
+    }
+    let client = app.peers.client(NodeId::ZERO)?;
+    let path = format!("/v1/local/{what}");
+    client.post(&path, &json!({})).await.map(Json).map_err(|error| Failure(peer_error(error)))
+}
+
+fn end_here(command: &[String]) -> Result<Json<Value>, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        let text = "commands.poweroff or commands.reboot of mint.toml is empty";
         return Err(Failure(ErrorBody::new(ErrorCode::ConfigBad, text)));
     };
     // a group of its own: it outlives us, as it stops us on its way
@@ -355,7 +419,7 @@ async fn poweroff(State(app): Shared) -> Result<Json<Value>, Failure> {
         Ok(mut child) => {
             info!("this node ends: asked for");
             tokio::spawn(async move { child.wait().await });
-            Ok(Json(json!({ "poweroff": true })))
+            Ok(Json(json!({ "runs": program })))
         }
         Err(error) => {
             let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);

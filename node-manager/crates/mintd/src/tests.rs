@@ -366,6 +366,7 @@ fn node_that_ends_is_started_again_as_its_policy_says() {
             (RestartPolicy::OnCrash, NodeState::Crashed, 2),
             (RestartPolicy::OnCrash, NodeState::Killed, 1),
             (RestartPolicy::Never, NodeState::Reboot, 1),
+            (RestartPolicy::Always, NodeState::Halted, 2),
         ] {
             let daemon = Daemon::start(FakeMachine::new()).await;
             let mut request = web();
@@ -387,6 +388,43 @@ fn node_that_ends_is_started_again_as_its_policy_says() {
                 assert_eq!((node.state, node.boots), (end, boots));
             }
         }
+    });
+}
+
+#[test]
+fn node_whose_end_a_peer_ordered_stays_down() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let mut request = web();
+        request.spec.restart = RestartPolicy::Always;
+        daemon.add(request).await.unwrap();
+        let end = json!({ "node": 1, "boots": 1 });
+        let _: Value = daemon.client.post("/v1/local/ordered", &end).await.unwrap();
+        daemon.fake.set_state(one, NodeState::Halted);
+        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Halted));
+        daemon.app.driver.run(|_| ()).await.unwrap();
+        let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
+        assert_eq!((node.state, node.boots), (NodeState::Halted, 1));
+    });
+}
+
+#[test]
+fn node_made_after_a_removed_one_of_its_id_is_started_again() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        // of the node that was here before: its first start was ended on request
+        let end = json!({ "node": 1, "boots": 1 });
+        let _: Value = daemon.client.post("/v1/local/ordered", &end).await.unwrap();
+        events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+        let mut request = web();
+        request.spec.restart = RestartPolicy::OnCrash;
+        daemon.add(request).await.unwrap();
+        daemon.fake.set_state(one, NodeState::Crashed);
+        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
+        let fake = daemon.fake.clone();
+        until(|| mint_node::Machine::node(&*fake, one).unwrap().unwrap().boots == 2).await;
     });
 }
 
@@ -447,6 +485,34 @@ fn driver_survives_a_panic_and_settles_the_journal() {
 }
 
 #[test]
+fn memory_is_dumped_of_a_node_that_ended_and_of_no_other() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let path = "/v1/nodes/web/vmcore";
+        daemon.add(web()).await.unwrap();
+        let refused = async || match daemon.client.bytes(path).await.unwrap_err() {
+            ClientError::Refused(body) => (body.exit_status(), body.to_string()),
+            other => panic!("{other}"),
+        };
+        let (status, text) = refused().await;
+        assert_eq!(status, 3);
+        assert!(text.contains("runs") && text.contains("mintctl node kill web"), "{text}");
+        let one = NodeId::new(1).unwrap();
+        daemon.fake.set_state(one, NodeState::Crashed);
+        assert_eq!(refused().await.0, 3);
+        let memory: Vec<u8> = (0..1_000_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        mint_node::Machine::console_write(&*daemon.fake, one, &memory).unwrap();
+        let mut reader = daemon.client.bytes(path).await.unwrap();
+        assert_eq!(reader.length(), Some(1_000_000));
+        let mut taken = Vec::new();
+        while let Some(data) = reader.next().await.unwrap() {
+            taken.extend_from_slice(&data);
+        }
+        assert!(taken == memory);
+    });
+}
+
+#[test]
 fn progress_comes_before_the_result() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
@@ -459,5 +525,31 @@ fn progress_comes_before_the_result() {
         let (last, before) = all.split_last().unwrap();
         assert!(matches!(last, Line::Result(_)));
         assert!(before.len() > 5 && before.iter().all(|line| matches!(line, Line::Progress(_))));
+    });
+}
+
+#[test]
+fn metrics_tell_of_nodes_and_resources() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        daemon.add(web()).await.unwrap();
+        let mut reader = daemon.client.bytes("/metrics").await.unwrap();
+        let mut text = Vec::new();
+        while let Some(data) = reader.next().await.unwrap() {
+            text.extend_from_slice(&data);
+        }
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "mint_node_state{name=\"web\",node=\"1\",state=\"running\"} 1",
+            "mint_node_cores{name=\"web\",node=\"1\"} 2",
+            "# TYPE mint_node_boots_total counter",
+            "mint_node_boots_total{name=\"web\",node=\"1\"} 1",
+            "mint_resources{kind=\"cpu\",state=\"moving\"} 0",
+        ] {
+            assert!(text.lines().any(|got| got == line), "{line} is not in:\n{text}");
+        }
+        let loads: mint_api::LoadList = daemon.client.get("/v1/loads").await.unwrap();
+        let own = loads.nodes.iter().find(|node| node.id == NodeId::ZERO).unwrap();
+        assert_eq!(own.load.as_ref().unwrap().uptime_ms, 1000);
     });
 }

@@ -2,11 +2,13 @@
 //! Commands.
 
 mod console;
+mod dump;
 mod exec;
 mod list;
 mod map;
 mod node;
 mod other;
+mod top;
 
 use mint_api::Client;
 
@@ -36,7 +38,8 @@ pub async fn run(args: Args) -> Outcome {
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(ListCommand::List) => list::memory(&context).await,
         Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
-        Command::Doctor => other::doctor(&context).await,
+        Command::Machine(what) => other::machine(&context, what).await,
+        Command::Doctor { repair } => other::doctor(&context, repair).await,
         Command::Events { follow, since } => other::events(&context, follow, since).await,
         Command::Apply { dir, wait } => other::apply(&context, dir, wait).await,
         Command::Config(ConfigCommand::Show) => other::config(&context).await,

@@ -5,11 +5,11 @@ use mint_api::{
     AddRequest, DeviceList, NodeList, NodeResult, NodeView, RemoveRequest, ResizeRequest,
     StartRequest, StopRequest, WaitFor,
 };
-use mint_types::{Bdf, NodeSpec, NodeState, ResizeSpec, RestartPolicy, format_bytes};
+use mint_types::{Bdf, NodeId, NodeSpec, NodeState, ResizeSpec, RestartPolicy, format_bytes};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Context, Outcome, console, exec, list};
+use super::{Context, Outcome, console, dump, exec, list, top};
 use crate::args::{AddArgs, NodeCommand, ResizeArgs, Restart, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
@@ -23,9 +23,10 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             let request = StartRequest { wait: wait_for, wait_s, timeout_s: None };
             operate(context, &path(&node, "start")?, &request).await
         }
-        NodeCommand::Stop { node, timeout_s } => {
+        NodeCommand::Stop { node: Some(node), all: _, timeout_s } => {
             operate(context, &path(&node, "stop")?, &StopRequest { timeout_s }).await
         }
+        NodeCommand::Stop { node: None, all: _, timeout_s } => stop_all(context, timeout_s).await,
         NodeCommand::Restart { node, timeout_s, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
             let request = StartRequest { wait: wait_for, wait_s, timeout_s };
@@ -38,9 +39,13 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
         }
         NodeCommand::Resize(args) => resize(context, *args).await,
         NodeCommand::List => nodes(context).await,
+        NodeCommand::Top { interval_s, count } => top::run(context, interval_s, count).await,
         NodeCommand::Show { node } => list::show(context, &path(&node, "")?).await,
         NodeCommand::Console { node, follow, write } => {
             console::run(context, &path(&node, "console")?, follow, write).await
+        }
+        NodeCommand::Dump { node, output, force } => {
+            dump::run(context, &path(&node, "vmcore")?, &output, force).await
         }
         NodeCommand::Exec { node, stdin: _, no_stdin, command } => {
             exec::run(context, &path(&node, "exec")?, command, !no_stdin).await
@@ -89,6 +94,7 @@ async fn add(context: &Context, args: AddArgs) -> Outcome {
             Restart::Never => RestartPolicy::Never,
             Restart::OnReboot => RestartPolicy::OnReboot,
             Restart::OnCrash => RestartPolicy::OnCrash,
+            Restart::Always => RestartPolicy::Always,
         },
         start: !args.no_start,
     };
@@ -111,6 +117,29 @@ async fn resize(context: &Context, args: ResizeArgs) -> Outcome {
     }
     let request = ResizeRequest { spec, dry_run: args.dry_run };
     operate(context, &path(&args.node, "resize")?, &request).await
+}
+
+/// `node stop --all`: one after the other, so that what is told can be followed.
+async fn stop_all(context: &Context, timeout_s: Option<u64>) -> Outcome {
+    let list: NodeList = context.client.get("/v1/nodes").await?;
+    let mut results = Vec::new();
+    for node in list.nodes.iter().filter(|node| node.state.is_live()) {
+        if node.is_self || node.id == NodeId::ZERO {
+            continue;
+        }
+        let path = path(&node.id.to_string(), "stop")?;
+        let request = StopRequest { timeout_s };
+        let result: NodeResult =
+            context.client.operate(&path, &request, |text| eprintln!("{text}")).await?;
+        if !context.json {
+            print(&summary(&result))?;
+        }
+        results.push(result);
+    }
+    if context.json {
+        print_json(&json!({ "stopped": results }))?;
+    }
+    Ok(0)
 }
 
 /// `device move`: whoever owns the function gives it.

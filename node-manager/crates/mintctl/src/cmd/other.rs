@@ -6,16 +6,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
-use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, WaitFor};
+use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, Repaired, WaitFor};
 use serde_json::{Value, json};
 
 use super::{Context, Outcome};
-use crate::args::{Args, Wait};
+use crate::args::{Args, MachineCommand, Wait};
 use crate::output::{print, print_json};
 
 /// `doctor`: 1 when something is not in order.
-pub async fn doctor(context: &Context) -> Outcome {
-    let report: DoctorReport = context.client.get("/v1/doctor").await?;
+pub async fn doctor(context: &Context, repair: bool) -> Outcome {
+    let report: DoctorReport = if repair {
+        let repaired: Repaired = context.client.post("/v1/repair", &json!({})).await?;
+        repaired.done.iter().for_each(|text| eprintln!("repaired: {text}"));
+        repaired.report
+    } else {
+        context.client.get("/v1/doctor").await?
+    };
     if context.json {
         print_json(&report)?;
     } else {
@@ -24,6 +30,23 @@ pub async fn doctor(context: &Context) -> Outcome {
         }
     }
     Ok(u8::from(!report.ok))
+}
+
+/// `machine …`: node 0 stops the others on its way down.
+pub async fn machine(context: &Context, what: MachineCommand) -> Outcome {
+    let word = match what {
+        MachineCommand::Poweroff => "poweroff",
+        MachineCommand::Reboot => "reboot",
+        MachineCommand::Leave => return Err(mint_sys::leave_machine().into()),
+    };
+    let path = format!("/v1/machine/{word}");
+    let answer: Value = context.client.post(&path, &json!({})).await?;
+    if context.json {
+        print_json(&answer)?;
+    } else {
+        print(&format!("{word}: node 0 stops all nodes and itself"))?;
+    }
+    Ok(0)
 }
 
 /// `events`.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `doctor --repair`: what the doctor finds half done is brought to an end.
+
+use mint_types::{Kind, NodeStatus, ResState};
+use tracing::warn;
+
+use crate::nodes::Nodes;
+use crate::outcome::OpError;
+
+impl Nodes {
+    /// Settles the journal, parks cores that dead nodes have not, and gives what
+    /// a dead kernel was moving back to its owner. Gives what was done, in words;
+    /// nothing of it touches a node that runs.
+    ///
+    /// # Errors
+    /// When the ledger or the journal cannot be read. What cannot be healed is no
+    /// error: the doctor goes on telling of it.
+    pub fn repair(&mut self) -> Result<Vec<String>, OpError> {
+        let mut told = self.reconcile()?;
+        let inventory = self.inventory()?;
+        let dead = |node: &&NodeStatus| {
+            !node.state.is_live()
+                && inventory.owned(node.id, Kind::Cpu).any(|cpu| !cpu.flags.parked)
+        };
+        for node in inventory.nodes.iter().filter(dead) {
+            match self.machine.kill(node.id) {
+                Ok(report) => told.push(format!(
+                    "{}: {} of {} cores are parked",
+                    node.label(),
+                    report.parked,
+                    report.cpus
+                )),
+                Err(error) => warn!(node = %node.id, %error, "cores are not parked"),
+            }
+        }
+        let moving = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| inventory.of_kind(kind))
+            .filter(|resource| resource.state == ResState::Moving);
+        for resource in moving {
+            let Some(owner) = resource.owner.filter(|&owner| !inventory.is_live(owner)) else {
+                continue;
+            };
+            // any call for it takes the dead kernel's move back; this one does no more
+            if let Err(error) = self.machine.release(resource.key, owner, true) {
+                warn!(key = %resource.key, %error, "stays as it is");
+                continue;
+            }
+            let label = resource.label(&inventory.info);
+            told.push(format!("{label} is {}'s, as before it was moved", inventory.label(owner)));
+        }
+        Ok(told)
+    }
+}
