@@ -7,13 +7,16 @@ partition  CPU, memory-copy and fio jobs on node 0 alone: mint=on beside the
            same kernel without mint=
 network    TCP stream and round trip: mint0 between two nodes, virtio-net
            between two guests of node 0, loopback on node 0
+moves      cores, memory, a disk between running nodes; what follows a panic
+           (figures_moves.py)
 
-usage: python figures.py [start] [partition] [network]     (default: all)
+usage: python figures.py [start] [partition] [network] [moves]     (default: all)
 
 Prints tables (medians; lowest and highest in brackets), writes
 build/rig/figures.json. Exit: 0 done, 1 failed.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -23,19 +26,20 @@ import time
 from pathlib import Path
 from statistics import median
 
+from figures_moves import figure_moves
 from rig import paths
 from rig.errors import RigError
 from rig.guest import Guest
 from rig.machine import MINT, MachineConfig
 from rig.node import Node
 from rig.server import ONE, TWO, NodePlan, Server
-from rig.wait import wait_until
 
 HERE = Path(__file__).resolve().parent
 MEASURE = paths.BUILD / "bin" / "measure"
 STARTS = 7
-ROUNDS = 9
-JOB_S = 2
+PAIRS = 5
+JOB_S = 12
+SLICE_S = 0.1
 # The same words for all three ways to boot: what the kernel prints costs time
 # on an emulated serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
@@ -156,47 +160,64 @@ def figure_start() -> dict:
 
 # -- partition -----------------------------------------------------------------
 
+# The file is written before: allocating its clusters is no part of the job.
+FIO = "cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size=64m --direct=1 --ioengine=psync"
+LAY_OUT = f"{FIO} --rw=write --bs=1m"
 JOBS = {
     "cpu": f"taskset -c 0 /root/measure cpu {JOB_S}",
     "copy": f"taskset -c 0 /root/measure copy {JOB_S}",
     "fio": (
-        f"cd /var/lib/libvirt/images && fio --name=j --filename=f --rw=randrw --bs=4k --size=64m --direct=1 "
-        f"--ioengine=psync --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
+        f"{FIO} --rw=randrw --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
         "awk -F';' '{ print \"measure fio\", $8 + $49 }'"
     ),
 }
 
 
+def in_turns(pair: dict[str, Server], job: str) -> dict[str, float]:
+    """One job on both machines: only one of them runs at a time, SLICE_S each.
+
+    A paused machine's clock stands still. What the host does beside it (and
+    what it did to a job that ran whole before the other was +-15 %) hits both
+    alike, as long as it lasts longer than a slice.
+    """
+    running = {name: server.zero.start(JOBS[job], limit_s=600) for name, server in pair.items()}
+    turns = 0
+    while not all(work.done() for work in running.values()):
+        for name in ("with", "without") if turns % 2 else ("without", "with"):
+            pair[name].machine.monitor.execute("cont")
+            time.sleep(SLICE_S)
+            pair[name].machine.monitor.execute("stop")
+        turns += 1
+    return {name: number(work.result.out, job) for name, work in running.items()}
+
+
 def figure_partition() -> dict:
-    """Group 2: two machines, one of them paused at a time, in turns."""
+    """Group 2: a machine with mint=on beside one without, in turns; several such pairs."""
     program = build_measure()
-    with (
-        Server(MachineConfig("figures-with", mint=MINT)) as with_mint,
-        Server(MachineConfig("figures-without", mint="")) as without,
-    ):
-        pair = {"with": with_mint, "without": without}
-        for server in pair.values():
-            put(server.zero, "/root/measure", program)
-            for job in JOBS.values():
-                server.zero.run(job)
-            server.machine.monitor.execute("stop")
-        taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
-        for round_number in range(ROUNDS):
-            # Turns change sides: what drifts on the host hits both alike.
-            for name in ("with", "without") if round_number % 2 else ("without", "with"):
-                server = pair[name]
-                server.machine.monitor.execute("cont")
-                for job, command in JOBS.items():
-                    taken[job][name].append(number(server.zero.out(command), job))
+    taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
+    for number_of_pair in range(PAIRS):
+        words = {"with": MINT, "without": ""}
+        # Which of them is started first changes sides, too: it gets other memory of the host.
+        order = sorted(words, reverse=bool(number_of_pair % 2))
+        with contextlib.ExitStack() as stack:
+            configs = {name: MachineConfig(f"figures-{name}", mint=words[name]) for name in order}
+            pair = {name: stack.enter_context(Server(config)) for name, config in configs.items()}
+            for server in pair.values():
+                put(server.zero, "/root/measure", program)
+                server.zero.run(LAY_OUT)
                 server.machine.monitor.execute("stop")
-    print("\n| node 0 alone | without mint= | mint=on | ratio | goal |")
+            for job in JOBS:
+                for name, value in in_turns(pair, job).items():
+                    taken[job][name].append(value)
+        print(f"partition: pair {number_of_pair + 1} of {PAIRS} done", file=sys.stderr, flush=True)
+    print("\n| node 0 alone | without mint= | mint=on | ratio, by pair of machines | goal |")
     print("|---|---|---|---|---|")
     units = {"cpu": "integer work, M steps/s", "copy": "memory copy, MB/s", "fio": "fio 4k random read/write, IOPS"}
     for job, sides in taken.items():
-        ratio = median(sides["with"]) / median(sides["without"])
+        ratios = [one / other for one, other in zip(sides["with"], sides["without"], strict=True)]
         print(
             f"| {units[job]} | {spread(sides['without'], '{:.0f}')} | {spread(sides['with'], '{:.0f}')} "
-            f"| {ratio:.3f} | 1.00 ± 0.02 |"
+            f"| {spread(ratios, '{:.3f}')} | 1.00 ± 0.02 |"
         )
     return {"partition": taken}
 
@@ -207,7 +228,7 @@ def figure_partition() -> dict:
 def serve(node: Node) -> None:
     """Start the other end on a node."""
     node.start(f"exec /root/measure serve {PORT}", limit_s=0)
-    wait_until(f"node {node.number} listens", lambda: f":{PORT}" in node.out("ss -Htln"))
+    node.wait("listens", f"ss -Htln 'sport = :{PORT}' | grep -q .")
 
 
 def measured(node: Node, address: str, mib: int, trips: int) -> dict[str, list[float]]:
@@ -236,8 +257,8 @@ def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
     with Guest(node, "far") as far, Guest(node, "near") as near:
         for guest, cpu in zip((far, near), GUEST_CPUS, strict=True):
             guest.start(f"{options} --pin {cpu}")
-        address = re.search(r"eth0 ([\d.]+)/", far.wait_says("mint-guest: eth0"))[1]
-        near.wait_says("mint-guest: eth0")
+        address = re.search(r"eth0 ([\d.]+)/", far.wait_line("mint-guest: eth0"))[1]
+        near.wait_line("mint-guest: eth0")
         far.dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
         for _ in range(5):
             for what, amount in (("send", 32), ("pingpong", 300)):
@@ -278,7 +299,7 @@ def figure_network() -> dict:
     return {"network": taken}
 
 
-GROUPS = {"start": figure_start, "partition": figure_partition, "network": figure_network}
+GROUPS = {"start": figure_start, "partition": figure_partition, "network": figure_network, "moves": figure_moves}
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug soak bench demo up sh exec down
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan soak bench demo up sh exec down
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The images carry it: tools layer and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold
 
 $(BUILD)/images/capabilities.xml $(BUILD)/images/mint.squashfs: | rig-agent
 
@@ -13,14 +13,28 @@ $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
+# Put onto nodes by a test.
+$(BUILD)/bin/mint-rig-hold: bench/rig/hold/hold.c
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+
+# Preloaded into QEMU on the host.
+$(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
+
 $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 	@install -D $< $@
+
+# What checks metrics in a test.
+$(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
+	@$< $@
 
 rig-check: rig-agent ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
 
 # Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock rig-agent
+RIG_PARTS := images kernel-off kernel-stock rig-agent $(BUILD)/bin/promtool
 PYTEST := $(RIG) -m pytest --durations=10 --junitxml=$(BUILD)/rig/results.xml bench/tests
 
 # Not expanded by make: what the shell of the node is to see.
@@ -47,11 +61,16 @@ down: ## end the emulated server
 rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)
 	@$(PYTEST) $(if $(T),-k '$(T)')
 
-soak: $(RIG_PARTS) ## 100 node starts over 10 machine boots, kernels compared with their images
-	@$(PYTEST) -k soak --soak-boots 10 --soak-starts 10
+soak: $(RIG_PARTS) ## 100 node starts, 1,400 moves, 50 moves with kills, 50 crashes, 10 ends of node 0 alone
+	@$(PYTEST) -k "$(or $(T),soak or moves or stress or crashes or node0_restarts)" \
+		--soak-boots 10 --soak-starts 10 --moves 1400 --stress-rounds 50 --crashes 50 --node0-rounds 10
 
-test-debug: $(RIG_PARTS) kernel-debug ## all scenarios on kernels with lockdep and KASAN
-	@MINT_RIG_FLAVOUR=debug $(PYTEST) $(if $(T),-k '$(T)')
+test-debug: ## all scenarios on kernels with lockdep, then on ones with KASAN
+	@$(MAKE) test-lockdep
+	@$(MAKE) test-kasan
+
+test-lockdep test-kasan: test-%: $(RIG_PARTS) kernel-%
+	@MINT_RIG_FLAVOUR=$* $(PYTEST) $(if $(T),-k '$(T)')
 
 bench: images ## the figures of the README: node start, cost, mint0
 	@$(RIG) bench/figures.py

@@ -27,9 +27,8 @@ from rig.channel import ERROR, OUTPUT, Channel
 from rig.errors import CommandTimeout, RigError
 from rig.machine import Machine, MachineConfig
 from rig.node import on_node
-from rig.paths import RIG
+from rig.paths import RIG, UP
 
-UP = RIG / "up"
 READY = "test -e /run/mint/ready"
 
 
@@ -64,7 +63,7 @@ def up(options: argparse.Namespace) -> int:
         say("runs already (make sh, make exec NODE=0 CMD='mintctl node list', make down)")
         return 0
     RIG.mkdir(parents=True, exist_ok=True)
-    log = RIG / "up.log"
+    log = RIG / f"{UP.name}.log"
     begin = time.monotonic()
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -94,7 +93,7 @@ def machine_words(options: argparse.Namespace) -> list[str]:
 
 def serve(options: argparse.Namespace) -> int:
     """The process that `up` leaves in the background."""
-    config = MachineConfig("up", mint=options.mint, flavour=options.flavour, append=options.append)
+    config = MachineConfig(UP.name, mint=options.mint, flavour=options.flavour, append=options.append)
     with Machine(config) as machine:
         relay.serve(machine)
         if not machine.alive():

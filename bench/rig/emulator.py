@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which QEMU the rig runs: the host's, if it is new enough, else Debian 13's backport.
 
-QEMU's emulated CPUs run side by side, and older versions have races that a
-machine of several busy kernels with KVM guests finds within minutes:
+QEMU's emulated CPUs run side by side, and there are races that a machine of
+several busy kernels with KVM guests finds within minutes:
 
 * before 8.2, a CPU could see a new memory map before it had dropped what it
   knew of the old one: SIGSEGV when one CPU moves or resets a device;
 * before 10.2, a CPU's set of pending interrupts was changed without atomic
   operations while an SVM guest came and went: interrupts were lost, and a
-  halted CPU slept on with one pending in its APIC.
-
-* in all of them, FPU restores of any CPU may bring back a flag of the first CPU
-  that it is just clearing at the end of its SVM guest: no guest may run on that
-  CPU (docs/testing.md has the whole story).
+  halted CPU slept on with one pending in its APIC;
+* in all, as far as known, an SVM guest may get an injected interrupt twice, and FPU
+  restores of any CPU may bring back a flag of the first CPU that it is just clearing
+  at the end of its SVM guest: mend.c, preloaded, mends both (docs/testing.md).
 
 images/scripts/fetch-qemu unpacks the backport, with all libraries that it
 needs; it is run through its own loader.
@@ -24,7 +23,7 @@ import re
 import subprocess
 from dataclasses import dataclass, field
 
-from rig import paths
+from rig import accel, paths
 
 MINIMUM = (10, 2)
 HOST_QEMU = "qemu-system-x86_64"
@@ -54,15 +53,16 @@ def version(command: tuple[str, ...]) -> tuple[int, int]:
 @functools.cache
 def find() -> Emulator:
     """The QEMU to run; MINT_RIG_QEMU names another."""
+    mend = () if accel.use_kvm() else ("env", f"LD_PRELOAD={paths.need(paths.QEMU_MEND)}")
     if chosen := os.environ.get("MINT_RIG_QEMU"):
-        return Emulator((chosen,))
+        return Emulator((*mend, chosen))
     if version((HOST_QEMU,)) >= MINIMUM:
-        return Emulator((HOST_QEMU,))
+        return Emulator((*mend, HOST_QEMU))
     root = paths.need(paths.QEMU).resolve()
     # Subfolders too: some libraries have their own in one.
     folders = [root / LIBRARIES, *(path for path in (root / LIBRARIES).iterdir() if path.is_dir())]
     command = (
-        str(root / LOADER), "--library-path", ":".join(map(str, folders)), str(root / FETCHED_QEMU),
+        *mend, str(root / LOADER), "--library-path", ":".join(map(str, folders)), str(root / FETCHED_QEMU),
         "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
     )  # fmt: skip
     # Or it would try the host's modules, which are another QEMU's.

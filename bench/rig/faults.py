@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults that the rig puts into a node."""
 
+import random
+
 from rig.node import Node
 from rig.ram import Ram, kernel_place, symbol
 
+# ud2: what BUG() is made of
+BUG = bytes.fromhex("0f 0b")
+# A hrtimer's function, called in the timer's interrupt; of timer_create(2),
+# which nothing but coreutils' timeout uses here.
+INTERRUPT = "posix_timer_fn"
+# What a wild write may leave: stores through a stale register, invalid codes,
+# an instruction of prefixes only, pops until the stack is left.
+SCRIBBLES = (b"\x00", b"\xff", b"\x41", b"\x5a")
+SCRIBBLE_BYTES = 4096
 # cli; 1: pause; jmp 1b
 SPIN = bytes.fromhex("fa f3 90 eb fc")
 # A system call that nothing uses: QEMU has not translated its code yet, and
@@ -27,3 +38,19 @@ def hang_all_cores(node: Node) -> None:
         "done; sleep 0.5; touch /tmp/hang; wait",
         limit_s=60,
     )
+
+
+def bug_in_interrupt(node: Node) -> None:
+    """A node's kernel meets a BUG() in a timer's interrupt."""
+    address = kernel_place(node).physical(symbol(node, INTERRUPT))
+    with Ram(node.machine) as ram:
+        ram.write(address, BUG)
+    node.start("timeout 0.1 sleep 60", limit_s=60)
+
+
+def scribble_over_text(node: Node, rng: random.Random) -> None:
+    """Some of a node's kernel's text is overwritten, and then run."""
+    address = kernel_place(node).physical(symbol(node, CALL))
+    with Ram(node.machine) as ram:
+        ram.write(address, rng.choice(SCRIBBLES) * SCRIBBLE_BYTES)
+    node.start("pivot_root / /", limit_s=60)

@@ -3,17 +3,28 @@
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Iterator
 
 from rig.channel import OUTPUT, Job
 from rig.errors import CommandTimeout, RigError
+from rig.machine import DEFAULT_FLAVOUR
 from rig.node import Node
-from rig.wait import SLOWNESS, wait_until
+from rig.wait import SLOWNESS
 
 # From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
 LIMIT_S = 240
 ESCAPE = b"\x1d"  # Ctrl-]: leaves virsh console
+LINE_END = "\r"  # before the newline, on its console: without it a line is still being written
+# What guests on node 0 boot where its own /boot/vmlinuz-mint is another flavour (Server.start).
+NODE0_KERNEL = "/boot/vmlinuz-guest"
+
+
+def start_command(node: Node, name: str, options: str) -> str:
+    """mint-guest NAME OPTIONS; guests boot the ordinary kernel on every node."""
+    kernel = f"--kernel {NODE0_KERNEL} " if node.number == 0 and DEFAULT_FLAVOUR != "mint" else ""
+    return f"mint-guest {name} {kernel}{options}"
 
 
 def read_until(job: Job, pattern: str, end: float, text: str = "") -> str:
@@ -39,29 +50,32 @@ class Guest:
 
     def start(self, options: str = "") -> "Guest":
         """mint-guest NAME OPTIONS, then wait until its init runs."""
-        self.node.run(f"mint-guest {self.name} {options}", LIMIT_S)
+        self.node.run(start_command(self.node, self.name, options), LIMIT_S)
         if "--no-start" not in options:
-            self.wait_says("mint-guest: up")
+            self.wait_line("mint-guest: up")
         return self
 
+    @property
+    def log_path(self) -> str:
+        """The file on its node in which libvirt keeps what it says on its console."""
+        return f"/var/log/libvirt/qemu/{self.name}-console.log"
+
     def log(self) -> str:
-        """What it said on its console, as libvirt keeps it."""
-        path = f"/var/log/libvirt/qemu/{self.name}-console.log"
-        return self.node.run(f"cat {path}", check=False).out.replace("\r", "")
+        """What it said on its console."""
+        return self.node.run(f"cat {self.log_path}", check=False).out.replace("\r", "")
 
-    def wait_says(self, text: str, limit_s: float = LIMIT_S) -> str:
-        """Wait until its console log holds text; gives the log."""
+    def wait_line(self, start: str, limit_s: float = LIMIT_S) -> str:
+        """Wait until its console log has a whole line with this; gives it from there to its end.
 
-        def said() -> str | None:
-            log = self.log()
-            return log if text in log else None
-
-        return wait_until(f"{self} says {text!r}", said, limit_s, every_s=0.5)
+        Its shell writes on the same console, also before a line of the init's.
+        """
+        find = f"grep -m 1 -o {shlex.quote(f'{start}.*{LINE_END}')} {self.log_path}"
+        self.node.wait(f"{self} says {start!r}", f"{find} >/dev/null", limit_s)
+        return self.node.out(find).rstrip(LINE_END)
 
     def passed(self, what: str) -> str:
         """Wait for the end of its own test of "disk" or "net"; raises RigError unless PASS."""
-        log = self.wait_says(f"mint-guest: {what} ")
-        line = re.search(rf"mint-guest: {what} .*", log)[0]
+        line = self.wait_line(f"mint-guest: {what} ")
         if not line.startswith(f"mint-guest: {what} PASS"):
             raise RigError(f"{self}: {line}")
         return line
@@ -69,7 +83,7 @@ class Guest:
     def counter(self) -> list[tuple[int, float]]:
         """Its counter's lines: the number, and the guest's uptime then, in seconds."""
         # Its shell writes on the same console, also before a line of the counter.
-        lines = re.findall(r"tick (\d+) at ([\d.]+)$", self.log(), re.MULTILINE)
+        lines = re.findall(r"tick (\d+) at ([\d.]+)\n", self.log())
         return [(int(number), float(uptime_s)) for number, uptime_s in lines]
 
     def ticks(self) -> int:
@@ -80,7 +94,7 @@ class Guest:
     def wait_ticks(self, more: int = 3, limit_s: float = 60) -> None:
         """Wait until its counter has grown."""
         seen = self.ticks()
-        wait_until(f"{self} counts on from {seen}", lambda: self.ticks() >= seen + more, limit_s)
+        self.wait_line(f"tick {seen + more} at ", limit_s)
 
     def dialogue(self, line: str, answer: str, limit_s: float = 90, again_s: float = 5) -> str:
         """Type a line on its console through `virsh console` until an answer comes.
@@ -123,12 +137,12 @@ def guests(nodes: list[Node], name: str, options: str = "") -> Iterator[list[Gue
     """A guest on each of the nodes, started at the same time; ended at the end."""
     found = [Guest(node, name) for node in nodes]
     try:
-        jobs = [guest.node.start(f"mint-guest {name} {options}", LIMIT_S) for guest in found]
+        jobs = [guest.node.start(start_command(guest.node, name, options), LIMIT_S) for guest in found]
         for guest, job in zip(found, jobs, strict=True):
             if job.wait().status != 0:
                 raise RigError(f"{guest} did not start: {job.result.out}{job.result.err}")
         for guest in found:
-            guest.wait_says("mint-guest: up")
+            guest.wait_line("mint-guest: up")
         yield found
     finally:
         for guest in found:

@@ -186,9 +186,7 @@ def differences(image: Image, name: str, address: int, linked: bytes, running: b
 
 def flavour_of(release: str) -> str:
     """Which built flavour a `uname -r` is."""
-    return {"mint": "mint", "mint-rt": "rt", "mint-debug": "debug"}.get(
-        release.split("-", 1)[1], release.split("-", 1)[1]
-    )
+    return release.split("-", 1)[1].removeprefix("mint-")
 
 
 def check(node: Node, ram: Ram) -> list[str]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from rig.channel import Job, Result
 from rig.errors import CommandFailed
 from rig.machine import Machine
-from rig.wait import SLOWNESS
+from rig.wait import SLOWNESS, wait_until
+
+# Of one command of Node.wait(): some ten seconds' worth, as the node may end under it.
+LOOKS = 30
 
 
 def on_node(node: int, command: str, with_input: bool = False) -> str:
@@ -51,6 +54,17 @@ class Node:
     def out(self, command: str, limit_s: float = 120) -> str:
         """stdout of a command that must succeed, without the last newline."""
         return self.run(command, limit_s).out.rstrip("\n")
+
+    def wait(self, what: str, condition: str, limit_s: float = 60) -> None:
+        """Wait until a shell condition holds on the node; raises RigError after limit_s.
+
+        The node itself looks, so that waiting takes little from what is waited for: another
+        command every fraction of a second would keep both nodes' mintds busy.
+        """
+        loop = f"for look in {' '.join(map(str, range(LOOKS)))}; do {condition} && exit 0; sleep 0.3; done; exit 1"
+        wait_until(
+            f"node {self.number}: {what}", lambda: self.run(loop, check=False).status == 0, limit_s, every_s=0.5
+        )
 
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""

@@ -7,17 +7,23 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", PROJECT / "build")).absolute()
 RIG = BUILD / "rig"
+# Folder of the rig in the background (make up); another name lets two run.
+UP_NAME = "MINT_RIG_UP"
+UP = RIG / os.environ.get(UP_NAME, "up")
 
 KERNELS = BUILD / "kernel"
 NODE_INITRD = BUILD / "images" / "node.initrd"
 GUEST_INITRD = BUILD / "images" / "guest.initrd"
 DISK_BASE = BUILD / "images" / "disk-base.raw"
 QEMU = BUILD / "qemu"
+QEMU_MEND = BUILD / "bin" / "qemu-mend.so"
 AGENT = BUILD / "bin" / "mint-rig-agent"
+HOLD = BUILD / "bin" / "mint-rig-hold"
+PROMTOOL = BUILD / "bin" / "promtool"
 
 
 def kernel(flavour: str) -> Path:
-    """bzImage of a kernel flavour: mint, rt, debug, off, stock."""
+    """bzImage of a kernel flavour: mint, rt, lockdep, kasan, off, stock."""
     return KERNELS / flavour / "bzImage"
 
 

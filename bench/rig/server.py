@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rig import paths
 from rig.errors import RigError
+from rig.guest import NODE0_KERNEL
 from rig.ledger import Ledger, read_ledger
 from rig.machine import DEFAULT_FLAVOUR, Machine, MachineConfig
 from rig.mintctl import Mintctl
@@ -78,9 +79,10 @@ class Server:
             self.machine.channel.wait_ready(READY_LIMIT_S * SLOWNESS)
             self.wait_ready(self.zero)
             if DEFAULT_FLAVOUR != "mint":
-                # What node 0 starts others with, and guests; the image has "mint".
+                # What node 0 starts others with. Guests keep the image's, which is "mint":
+                # they are not what is checked.
                 image = paths.need(paths.kernel(DEFAULT_FLAVOUR)).read_bytes()
-                self.zero.run("cat >/boot/vmlinuz-mint && sync", stdin=image)
+                self.zero.run(f"cp /boot/vmlinuz-mint {NODE0_KERNEL}; cat >/boot/vmlinuz-mint && sync", stdin=image)
         except BaseException:
             self.machine.stop()
             raise
@@ -98,12 +100,11 @@ class Server:
 
     def wait_ready(self, node: Node, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until a node's libvirtd answers (its init then makes /run/mint/ready)."""
-        wait_until(
-            f"node {node.number}'s services",
-            lambda: node.run("test -e /run/mint/ready", check=False).status == 0,
-            limit_s,
-            every_s=0.3,
-        )
+        node.wait("its services", "[ -e /run/mint/ready ]", limit_s)
+
+    def wait_mintd(self, node: Node, limit_s: float = 60) -> None:
+        """Wait until the mintd of a node that was started (again) answers mintctl there."""
+        node.wait("its mintd", "mintctl node list >/dev/null 2>&1", limit_s)
 
     def ledger(self) -> Ledger:
         """Who owns what now."""
@@ -126,25 +127,38 @@ class Server:
         """Nodes beside node 0, by id."""
         return {number: node for number, node in self.mintctl.nodes().items() if number != 0}
 
-    def remove_all(self) -> None:
-        """Only node 0 stays."""
-        for number in self.extra_nodes():
+    def remove_all(self) -> bool:
+        """Only node 0 stays; gives whether there were others."""
+        others = self.extra_nodes()
+        for number in others:
             self.mintctl("node", "remove", number, "--force")
+        return bool(others)
 
-    def ensure_pair(self) -> None:
-        """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others."""
+    def give_back(self) -> None:
+        """Only node 0 stays, and takes what a move that was cut short has left free: cores, functions."""
+        self.remove_all()
+        free = self.ledger()
+        if cores := free.owned("cpu", None):
+            self.mintctl("node", "resize", "node0", "--cpus", f"+{len(cores)}")
+        for device in free.owned("device", None):
+            self.mintctl("device", "move", device, "--to", "node0")
+
+    def ensure_pair(self) -> bool:
+        """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others; gives whether that took a change."""
         have = {n: (node["name"], node["state"]) for n, node in self.extra_nodes().items()}
         if have == {1: (ONE.name, "running"), 2: (TWO.name, "running")}:
-            return
+            return False
         if have:
             self.remove_all()
-        self.add(ONE)
+        # Both boot at the same time; the second is waited for by mintctl, as by default.
+        self.add(ONE, "--wait", "running")
         self.add(TWO)
         names = {n: node["name"] for n, node in self.extra_nodes().items()}
         if names != {1: ONE.name, 2: TWO.name}:
             raise RigError(f"nodes one and two should have ids 1 and 2, mintctl says {names}")
         self.wait_ready(self.one)
         self.wait_ready(self.two)
+        return True
 
     def uptime_s(self) -> float:
         """Host seconds since QEMU's start."""

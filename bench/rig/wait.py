@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 # Kernels with lockdep and KASAN are that much slower. All limits of waiting
 # are stretched; what a test asserts about times is not.
-SLOWNESS = 5 if os.environ.get("MINT_RIG_FLAVOUR") == "debug" else 1
+SLOWNESS = 5 if os.environ.get("MINT_RIG_FLAVOUR") in ("lockdep", "kasan") else 1
 
 
 def wait_until(

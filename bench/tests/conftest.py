@@ -11,6 +11,7 @@ did not pass.
 """
 
 import contextlib
+import random
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from dataclasses import replace
 import pytest
 
 from rig.errors import MachineLost, RigError
+from rig.ledger import Ledger
 from rig.machine import APIC_IDS, MachineConfig
 from rig.paths import RIG
 from rig.server import Server
@@ -33,6 +35,7 @@ class Pool:
         self._shared: Server | None = None
         self._count = 0
         self.doubtful = False  # a test failed: its machine is not worth checking or keeping
+        self.left: Ledger | None = None  # the shared machine's, as the last test left it; None: not known
         self.running: list[Server] = []
 
     def shared(self) -> Server:
@@ -57,7 +60,7 @@ class Pool:
 
     def give_up(self) -> None:
         """End the shared machine: what it is worth is not known any more."""
-        self.doubtful = False
+        self.doubtful, self.left = False, None
         if self._shared is not None:
             self.stop(self._shared)
             self._shared = None
@@ -103,8 +106,9 @@ def unchanged(pool: Pool, server: Server) -> Iterator[None]:
 
     Not looked at after a test that failed: that has been told.
     """
-    before = server.ledger()
+    before = pool.left or server.ledger()
     assert not before.moving(), f"being moved before the test began: {before.moving()}"
+    pool.left = None
     yield
     if pool.doubtful:
         return
@@ -113,13 +117,15 @@ def unchanged(pool: Pool, server: Server) -> Iterator[None]:
     changed = before.difference(after)
     assert not changed, "the ledger changed:\n" + "\n".join(changed)
     assert not (found := reports(server)), "kernels complained:\n" + "\n".join(found)
+    pool.left = after
 
 
 @pytest.fixture
 def bare(pool: Pool) -> Iterator[Server]:
     """The shared machine with node 0 only, owning every core and device; left so."""
     server = pool.shared()
-    server.remove_all()
+    if server.remove_all():
+        pool.left = None
     with unchanged(pool, server):
         yield server
 
@@ -128,7 +134,8 @@ def bare(pool: Pool) -> Iterator[Server]:
 def pair(pool: Pool) -> Iterator[Server]:
     """The shared machine with nodes 1 and 2 running beside node 0; left so."""
     server = pool.shared()
-    server.ensure_pair()
+    if server.ensure_pair():
+        pool.left = None
     with unchanged(pool, server):
         yield server
 
@@ -149,6 +156,19 @@ def own_machine(pool: Pool):
         if server in pool.running:
             pool.stop(server)
     assert not found, "kernels complained:\n" + "\n".join(found)
+
+
+# Machines of their own first, then the shared one: with node 0 only, with the pair.
+ORDER = ("own_machine", "bare", "pair")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that want the shared machine in the same state come together: nodes take long to boot."""
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, fixture in enumerate(ORDER) if fixture in item.fixturenames), 0)
+
+    items.sort(key=place)
 
 
 # -- outcomes -----------------------------------------------------------------
@@ -231,4 +251,10 @@ def pytest_terminal_summary(terminalreporter) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Length of the soak; the defaults are the short one of an ordinary run."""
     parser.addoption("--soak-boots", type=int, default=1, help="machine boots (default 1)")
-    parser.addoption("--soak-starts", type=int, default=5, help="node starts in each (default 5)")
+    parser.addoption("--soak-starts", type=int, default=3, help="node starts in each (default 3)")
+    parser.addoption("--node0-rounds", type=int, default=2, help="restarts of node 0 alone (default 2)")
+    parser.addoption("--stress-rounds", type=int, default=4, help="rounds of test_stress (default 4)")
+    parser.addoption("--crashes", type=int, default=5, help="crashes of node 1 in a row (default 5)")
+    parser.addoption("--moves", type=int, default=14, help="random moves under load (default 14)")
+    seed = random.SystemRandom().randrange(1 << 32)
+    parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")

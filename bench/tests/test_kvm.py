@@ -23,25 +23,15 @@ def test_virt_host_validate_has_no_fail(pair: Server, number: int):
     assert "FAIL" not in result.out, result.out
 
 
-@ALL
-def test_guest_has_console_disk_and_network(pair: Server, number: int):
-    """virsh start; its console answers; it writes and verifies its disk; it reaches its node."""
-    node = pair.node(number)
-    with Guest(node, "probe") as guest:
-        guest.start("--disk-test 1 --net-test node --no-start")
-        node.run("virsh start probe", limit_s=180)
-        guest.wait_says("mint-guest: up")
-        guest.passed("disk")
-        guest.passed("net")
-        guest.dialogue("echo the answer is $((6 * 7))", "the answer is 42")
-
-
-def test_three_guests_on_three_nodes_at_the_same_time(pair: Server):
-    """A guest on each node does disk I/O; then all three count on together."""
+def test_guests_on_all_nodes_have_console_disk_and_network(pair: Server):
+    """virsh start on three nodes: each guest's console answers, it writes and verifies its disk, it reaches its
+    node; then all three count on together."""
     nodes = [pair.node(n) for n in (0, 1, 2)]
-    with guests(nodes, "trio", "--disk-test 3") as trio:
+    with guests(nodes, "trio", "--disk-test 1 --net-test node") as trio:
         for guest in trio:
             guest.passed("disk")
+            guest.passed("net")
+            guest.dialogue("echo the answer is $((6 * 7))", "the answer is 42")
         for guest in trio:
             guest.wait_ticks()
         for node in nodes:

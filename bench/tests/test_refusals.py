@@ -164,6 +164,7 @@ def test_mintctl_while_mintd_is_down(pair: Server):
         assert "mintd" in caught.value.error["message"]
     finally:
         pair.zero.run("mint-service start mintd")
+        pair.wait_mintd(pair.zero)
     pair.wait_state(1, "running")
 
 

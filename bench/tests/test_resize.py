@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rig import paths
 from rig.guest import Guest
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
@@ -57,6 +58,36 @@ def test_memory_comes_and_goes(pair: Server):
     assert "680+0 records out" in pair.two.run(full).err
     pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
     assert memory_bytes(pair.two) <= before + 4 * MIB
+
+
+def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
+    """Pages in a pipe cannot move: the request ends in time and changes nothing, and works once they are gone."""
+    amount = "256M@numa1"
+    pair.mintctl("node", "resize", ONE.name, "--memory", f"+{amount}")
+    ledger = pair.ledger()
+    pair.one.run("cat >/tmp/hold && chmod 755 /tmp/hold", stdin=paths.need(paths.HOLD).read_bytes())
+    # What came last is what programs get first: this is most of it.
+    job = pair.one.start("exec /tmp/hold 240", limit_s=300)
+    assert next(job.lines()) == "held"
+    with pytest.raises(MintctlError) as refused:
+        pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+    assert "took too long" in str(refused.value)
+    assert not (changed := ledger.difference(pair.ledger())), changed
+    pair.one.run("killall hold; rm /tmp/hold")
+    pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+
+
+def test_memory_of_another_numa_node_comes_and_goes(pair: Server):
+    """Node 2 has cores and memory on NUMA node 0 only: memory of NUMA node 1 comes as what it is."""
+    places = "ls -d /sys/devices/system/node/node*"
+    before = pair.two.out(places)
+    assert "node1" not in before
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M@numa1")
+    assert "node1" in pair.two.out(places)
+    total = re.search(r"MemTotal:\s+(\d+)", pair.two.read("/sys/devices/system/node/node1/meminfo"))
+    assert 250 << 10 <= int(total[1]) <= 256 << 10
+    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
+    assert pair.two.out(places) == before
 
 
 def test_device_moves_from_node0_to_node1_and_back(pair: Server):

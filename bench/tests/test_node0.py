@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Node 0 restarts alone, or panics and is started again; the other nodes and their guests run on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rig.load import Ping, load
+from rig.machine import MachineConfig
+from rig.server import ONE, TWO, Server
+from rig.wait import wait_until
+
+NAMES = {1: ONE.name, 2: TWO.name}
+
+
+@contextmanager
+def node0_comes_back(server: Server) -> Iterator[None]:
+    """What is done in here ends node 0; ends when its services answer again."""
+    channel, boot_id = server.machine.channel, server.machine.channel.boot_id
+    mark = server.zero.console.mark()
+    yield
+    server.zero.console.wait_for("mint-init: node 0 init", mark)
+    wait_until("node 0's agent", lambda: channel.boot_id != boot_id, 240)
+    server.wait_ready(server.zero)
+    server.wait_mintd(server.zero)
+    wait_until(
+        "all mintds",
+        lambda: all(node["mintd"] == "ok" for node in server.mintctl("node", "list")["nodes"]),
+    )
+
+
+def end_node0(server: Server, number: int) -> None:
+    """A restart, asked for on each node in turn; or a panic, after which nobody asks for anything."""
+    asked_on = (1, None, 2, 0)[number % 4]
+    if asked_on is None:
+        server.zero.start("echo c >/proc/sysrq-trigger")
+    else:
+        # It outlives the connection through which it is started.
+        command = "setsid mintctl node restart node0 >/dev/console 2>&1 </dev/null &"
+        server.node(asked_on).start(command, limit_s=60)
+
+
+def test_node0_restarts_alone_and_comes_back_after_a_panic(own_machine, request: pytest.FixtureRequest):
+    """Guests on nodes 1 and 2 count on and use their disks, a ping between them loses nothing, the ledger is the
+    same; any node may ask."""
+    server = own_machine(MachineConfig("node0"))
+    server.zero.run("printf '[node0]\\nrestart = \"on-crash\"\\n' >>/etc/mint/mint.toml; sync; mint-service restart mintd")
+    server.wait_mintd(server.zero)
+    server.ensure_pair()
+    ledger = server.ledger()
+    boots = {number: node["boots"] for number, node in server.mintctl.nodes().items()}
+    rounds = request.config.getoption("--node0-rounds")
+    with load([server.one, server.two]) as found:
+        ping = Ping(server.one, server.two)
+        for number in range(rounds):
+            with node0_comes_back(server):
+                end_node0(server, number)
+            nodes = server.mintctl.nodes()
+            assert {n: nodes[n]["boots"] for n in NAMES} == {n: boots[n] for n in NAMES}
+            assert nodes[0]["boots"] == boots[0] + number + 1
+            assert not (changed := ledger.difference(server.ledger())), changed
+            for busy in found:
+                busy.check()
+        ping.check_and_end()
+    # Everything that node 0 does beside nodes, it does again.
+    assert server.mintctl("doctor")["ok"]
+    server.mintctl("node", "restart", TWO.name)
+    server.mintctl("node", "resize", ONE.name, "--cpus", "+1")
+    server.mintctl("node", "resize", ONE.name, "--cpus", "-1")
+    server.remove_all()
+    assert server.zero.out("nproc") == "6"

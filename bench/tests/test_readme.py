@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that the README gives to play with, as they stand there."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+import pytest
+
+from rig.paths import PROJECT, RIG, UP_NAME
+from rig.wait import SLOWNESS
+
+LIMIT_S = 600 * SLOWNESS
+NAME = "readme"
+
+
+def commands() -> list[str]:
+    """The lines of the README's block that begins with `make up`."""
+    text = (PROJECT / "README.md").read_text()
+    block = re.search(r"```\n(make up .*?)```", text, re.DOTALL)[1]
+    return [re.split(r"\s{3,}#", line)[0].strip() for line in block.splitlines()]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what the make that runs us has left there; a rig in the background of our own."""
+    return {word: value for word, value in os.environ.items() if not word.startswith(("MAKE", "MFLAGS"))} | {
+        UP_NAME: NAME
+    }
+
+
+def run(command: str) -> str:
+    """Its output; it must end well."""
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=PROJECT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    print(f"$ {command}\n{done.stdout}{done.stderr}")
+    assert done.returncode == 0, f"{command}: exit status {done.returncode}"
+    return done.stdout
+
+
+def on_terminal(command: str, typed: list[tuple[str, str]]) -> str:
+    """What it showed on a terminal; typed: (what to wait for, what to type then). It must end well."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["sh", "-c", command], cwd=PROJECT, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown, seen, waiting = "", 0, list(typed)
+    end = time.monotonic() + LIMIT_S
+    while process.poll() is None:
+        assert time.monotonic() < end, f"{command} did not end; it showed:\n{shown}"
+        if not select.select([ours], [], [], 1)[0]:
+            continue
+        try:
+            shown += os.read(ours, 65536).decode(errors="replace")
+        except OSError:  # nobody has the other end any more
+            break
+        if waiting and (found := re.search(waiting[0][0], shown[seen:])):
+            seen += found.end()
+            os.write(ours, waiting.pop(0)[1].encode())
+    os.close(ours)
+    process.wait(LIMIT_S)
+    print(f"$ {command}\n{shown}")
+    assert process.returncode == 0, f"{command}: exit status {process.returncode}; it showed:\n{shown}"
+    assert not waiting, f"{command} never showed {waiting[0][0]!r}"
+    return shown
+
+
+@pytest.fixture
+def down_afterwards():
+    """Whatever happens: the rig in the background ends."""
+    yield
+    subprocess.run(["make", "down"], cwd=PROJECT, env=environment(), check=True, timeout=LIMIT_S)
+
+
+@pytest.mark.usefixtures("down_afterwards")
+def test_commands_to_play_do_what_the_readme_says():
+    """make up, exec with mintctl node add, list and resize, sh on a terminal, down."""
+    outputs = {}
+    lines = commands()
+    assert len(lines) == 6, lines
+    for line in lines:
+        if line.startswith("make sh"):
+            typed = [(r"[$#] ", "echo $((6 * 7)) cores=$(nproc)\r"), (r"42 cores=\d+", "exit\r")]
+            outputs["sh"] = on_terminal(line, typed)
+        else:
+            outputs[re.search(r"node (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(line)
+    assert re.search(r"\bweb\b.*\brunning\b", outputs["node list"])
+    assert "42 cores=3" in outputs["sh"]
+    assert not list((RIG / NAME).glob("*.socket"))
