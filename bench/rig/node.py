@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass
 
 from rig.channel import Job, Result
-from rig.errors import CommandFailed
+from rig.errors import CommandFailed, RigError
 from rig.machine import Machine
 from rig.wait import SLOWNESS, wait_until
 
@@ -62,9 +62,17 @@ class Node:
         command every fraction of a second would keep both nodes' mintds busy.
         """
         loop = f"for look in {' '.join(map(str, range(LOOKS)))}; do {condition} && exit 0; sleep 0.3; done; exit 1"
-        wait_until(
-            f"node {self.number}: {what}", lambda: self.run(loop, check=False).status == 0, limit_s, every_s=0.5
-        )
+        looks: list[Result] = []
+
+        def holds() -> bool:
+            looks.append(self.run(loop, check=False))
+            return looks[-1].status == 0
+
+        try:
+            wait_until(f"node {self.number}: {what}", holds, limit_s, every_s=0.5)
+        except RigError as error:
+            last = looks[-1]
+            raise RigError(f"{error}; the last of {len(looks)} looks ended with {last.status}: {last.err}") from error
 
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""

@@ -184,29 +184,58 @@ def cpu_states(server: Server) -> str:
     return "\n".join(text)
 
 
-def keep_artefacts(item: pytest.Item, pool: Pool) -> None:
-    """Copy the logs of the machines that run now; ask node 0 what it knows."""
+LOGS = "tail -n 100 /var/log/mint/*.log /var/log/libvirt/libvirtd.log /var/log/libvirt/qemu/*.log"
+# What node 0 is asked, and what each other node, after a test that failed.
+ASKED_NODE0 = {
+    "mintctl.txt": "mintctl node list; mintctl device list; mintctl cpu list; mintctl doctor; mintctl events | tail -n 20",
+    "dmesg.txt": "dmesg",
+    "logs.txt": LOGS,
+    "processes.txt": "ps ax",
+}
+ASKED_OTHERS = {
+    "logs.txt": LOGS,
+    "processes.txt": "ps -e -o pid,stat,wchan:24,time,args; cat /proc/loadavg /proc/meminfo /proc/interrupts",
+}
+# Of each console, shown with the test's failure: where only the output is kept, it must do.
+SHOWN_LINES = 25
+
+
+def keep_artefacts(item: pytest.Item, pool: Pool) -> str:
+    """Copy the logs of the machines that run now; ask their nodes what they know.
+
+    Gives what is worth reading at once: the end of each console, what node 0 says of the
+    machine, and the other nodes' processes.
+    """
     folder = FAILED / re.sub(r"[^\w.-]+", "_", item.name)
+    shown = []
     for server in pool.running:
         target = folder / server.machine.folder.name
         target.mkdir(parents=True, exist_ok=True)
         for log in server.machine.folder.glob("*.log"):
             shutil.copy(log, target)
+        for console in server.machine.console:
+            lines = console.text().splitlines()[-SHOWN_LINES:]
+            if lines:
+                shown += [f"-- {target.name}/{console.path.name}", *lines]
         if not server.machine.alive():
             continue
         with contextlib.suppress(Exception):
             (target / "cpus.txt").write_text(cpu_states(server))
         if not server.machine.channel.boot_id:
             continue
-        for name, command in (
-            ("mintctl.txt", "mintctl node list; mintctl device list; mintctl cpu list; mintctl doctor; mintctl events"),
-            ("dmesg.txt", "dmesg"),
-            ("logs.txt", "tail -n 200 /var/log/mint/*.log /var/log/libvirt/libvirtd.log"),
-            ("processes.txt", "ps ax"),
-        ):  # fmt: skip
-            with contextlib.suppress(RigError):
-                result = server.zero.run(command, limit_s=15, check=False)
-                (target / name).write_text(result.out + result.err)
+        wanted = [(server.zero, "", ASKED_NODE0)]
+        with contextlib.suppress(Exception):
+            for number, node in server.extra_nodes().items():
+                if node["state"] == "running":
+                    wanted.append((server.node(number), f"node{number}-", ASKED_OTHERS))
+        for node, prefix, commands in wanted:
+            for name, command in commands.items():
+                with contextlib.suppress(RigError):
+                    result = node.run(command, limit_s=15, check=False)
+                    (target / f"{prefix}{name}").write_text(result.out + result.err)
+                    if name == "mintctl.txt" or (node.number and name == "processes.txt"):
+                        shown += [f"-- {target.name}/{prefix}{name}", result.out + result.err]
+    return "\n".join(shown)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -218,7 +247,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if report.failed and pool:
         dead = any(not server.machine.alive() for server in pool.running)
         report.lost = dead or call.excinfo.errisinstance(MachineLost)
-        keep_artefacts(item, pool)
+        report.sections.append(("the machines after the failure", keep_artefacts(item, pool)))
         pool.doubtful = True
     return report
 

@@ -178,6 +178,7 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         let mut marks = app.marks();
         marks.ordered.forget(event.node);
         marks.restarts.forget(event.node);
+        app.peers.forget(event.node);
     }
     tokio::task::spawn_blocking({
         let app = app.clone();

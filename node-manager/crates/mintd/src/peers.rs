@@ -86,6 +86,11 @@ impl PeerClients {
         if was_silent { within.min(HELLO_AGAIN) } else { within }
     }
 
+    /// A node of that id is made or removed: its boots are counted anew.
+    pub fn forget(&self, node: NodeId) {
+        self.silent().remove(&node);
+    }
+
     fn silent(&self) -> MutexGuard<'_, BTreeMap<NodeId, u32>> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }

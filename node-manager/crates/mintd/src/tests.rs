@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_frame, write_json};
 use mint_api::{
@@ -425,6 +426,20 @@ fn node_made_after_a_removed_one_of_its_id_is_started_again() {
         events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
         let fake = daemon.fake.clone();
         until(|| mint_node::Machine::node(&*fake, one).unwrap().unwrap().boots == 2).await;
+    });
+}
+
+#[test]
+fn silence_of_a_removed_node_says_nothing_of_the_next() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let (peers, within) = (&daemon.app.peers, Duration::from_secs(3));
+        // no daemon of the fake machine's other nodes is there to answer
+        assert!(!peers.answers(one, 1, within).await);
+        assert!(peers.patience(one, 1, within) < within);
+        events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+        assert_eq!(peers.patience(one, 1, within), within);
     });
 }
 
