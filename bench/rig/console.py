@@ -37,6 +37,10 @@ class Console:
         self._seen += len(data)
         return data.decode(errors="replace").replace("\r", "")
 
+    def skip_to_last(self, text: str) -> None:
+        """For unread(): take as read what came before the last place of this text."""
+        self._seen = max(self._seen, self.raw(0).rfind(text.encode()))
+
     def mark(self) -> int:
         """A position for text() and wait_for(): what comes from now on."""
         try:
