@@ -62,7 +62,7 @@ def row(what: str, values: list[float]) -> str:
     """A line of the table."""
     if not values:
         raise RigError(f"{what}: nothing was measured")
-    p99 = quantiles(values, n=100)[98] if len(values) > 1 else values[0]
+    p99 = quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
     return f"| {what} | {len(values)} | {median(values):.3f} | {p99:.3f} | {min(values):.3f} … {max(values):.3f} |"
 
 
