@@ -71,8 +71,10 @@ class Node:
         try:
             wait_until(f"node {self.number}: {what}", holds, limit_s, every_s=0.5)
         except RigError as error:
-            last = looks[-1]
-            raise RigError(f"{error}; the last of {len(looks)} looks ended with {last.status}: {last.err}") from error
+            # A note, so that a lost machine stays one.
+            if looks:
+                error.add_note(f"the last of {len(looks)} looks ended with {looks[-1].status}: {looks[-1].err}")
+            raise
 
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""

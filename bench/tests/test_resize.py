@@ -20,7 +20,7 @@ def online(node: Node) -> int:
 
 
 def memory_bytes(node: Node, what: str = "MemTotal") -> int:
-    """A line of the node's meminfo."""
+    """A line of the node's meminfo, in bytes."""
     return int(re.search(rf"^{what}:\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE)[1]) << 10
 
 
