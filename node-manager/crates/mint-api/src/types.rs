@@ -195,6 +195,9 @@ pub struct DeviceView {
     pub device: String,
     /// Driver, if it is the answering node's.
     pub driver: Option<String>,
+    /// Of a virtual function (SR-IOV): its physical one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physfn: Option<String>,
     /// Whether it has MSI or MSI-X.
     pub msi: bool,
     /// Whether it is a bridge.
@@ -300,6 +303,9 @@ pub struct StopRequest {
     /// How long before it is killed, in seconds; else what mint.toml says.
     #[serde(default)]
     pub timeout_s: Option<u64>,
+    /// Also when virtual functions that other nodes have end with its kernel.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/nodes/NODE/remove`.

@@ -133,6 +133,23 @@ impl FakeMachine {
         self
     }
 
+    /// Virtual functions of a physical one, their owner's for now.
+    pub fn with_vfs(self, physfn: Bdf, vfs: &[Bdf]) -> Self {
+        {
+            let mut state = self.lock();
+            let owner = state.resources[&ResourceKey::device(physfn)].owner;
+            for &vf in vfs {
+                state.put(ResourceKey::device(vf), owner.map(NodeId::as_u32), 0, |resource| {
+                    resource.hw_class = 0x02_00_00;
+                    resource.flags.vf = true;
+                    resource.flags.msix = true;
+                    resource.physfn = Some(physfn);
+                });
+            }
+        }
+        self
+    }
+
     /// The call (`claim cpu 3 1`, `load node 1`…) fails from now on.
     pub fn fail(&self, call: &str) {
         self.lock().faults.insert(call.into());
@@ -219,6 +236,7 @@ impl State {
             hw_id: key.id,
             hw_class: 0,
             phys: u64::from(key.id) * BLOCK_BYTES,
+            physfn: None,
         };
         change(&mut resource);
         self.resources.insert(key, resource);

@@ -231,6 +231,12 @@ impl Host for SysHost {
                 users.push(format!("{interface} is a port of {bridge}"));
             }
         }
+        let vfs = fs::read_to_string(self.function(bdf).join("sriov_numvfs")).unwrap_or_default();
+        if let Some(count) = vfs.trim().parse::<u32>().ok().filter(|&count| count > 0) {
+            users.push(format!(
+                "{count} virtual functions of it are enabled (echo 0 to its sriov_numvfs ends them)"
+            ));
+        }
         if self.driver(bdf).as_deref() == Some("vfio-pci") {
             users.push("it is passed through to a guest (vfio-pci)".to_owned());
         }
@@ -397,6 +403,18 @@ mod tests {
         fs::write(folder.path().join("proc/net/route"), route).unwrap();
         let users = host.users("0000:03:00.0".parse().unwrap());
         assert_eq!(users, ["eth0 carries the default route"]);
+    }
+
+    #[test]
+    fn physical_function_with_virtual_ones_is_busy() {
+        let (folder, host) = tree();
+        let nic = folder.path().join("sys/bus/pci/devices/0000:03:00.0");
+        fs::create_dir_all(&nic).unwrap();
+        fs::write(nic.join("sriov_numvfs"), "0\n").unwrap();
+        let users = || host.users("0000:03:00.0".parse().unwrap());
+        assert_eq!(users(), Vec::<String>::new());
+        fs::write(nic.join("sriov_numvfs"), "2\n").unwrap();
+        assert!(users()[0].starts_with("2 virtual functions of it are enabled"), "{:?}", users());
     }
 
     #[test]

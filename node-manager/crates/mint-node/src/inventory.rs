@@ -89,6 +89,35 @@ impl Inventory {
             .collect()
     }
 
+    /// Virtual functions of that node's physical ones that others own: they end
+    /// with its kernel.
+    pub fn lent_by(&self, node: NodeId) -> impl Iterator<Item = &Resource> {
+        self.devices.iter().filter(move |device| {
+            let whose = |bdf| self.find(ResourceKey::device(bdf)).and_then(|one| one.owner);
+            device.physfn.and_then(whose) == Some(node)
+                && device.owner.is_some_and(|owner| owner != node)
+        })
+    }
+
+    /// Why that node's kernel does not end in an orderly way now, if it has lent something.
+    pub fn lends(&self, node: NodeId) -> Option<Refusal> {
+        let lent: Vec<&Resource> = self.lent_by(node).collect();
+        let first = lent.first()?;
+        let label = self.label(node);
+        let told = |device: &&Resource| {
+            let owner = device.owner.map_or_else(String::new, |owner| self.label(owner));
+            format!("{} (with {owner})", device.key)
+        };
+        let told: Vec<String> = lent.iter().map(told).collect();
+        let text = format!(
+            "{label} has the physical functions of {}: they would end with its kernel",
+            told.join(", ")
+        );
+        let back = first.key.bdf().map(|bdf| bdf.to_string()).unwrap_or_default();
+        let refusal = Refusal::new(RefusalCode::DeviceLent, first.key, text).owned_by(&label);
+        Some(refusal.hint(format_args!("first: mintctl device move {back} --to node{node}")))
+    }
+
     /// A node by id.
     pub fn node(&self, id: NodeId) -> Option<&NodeStatus> {
         self.nodes.iter().find(|node| node.id == id)

@@ -236,6 +236,28 @@ fn device_of_another_node_is_refused() {
 }
 
 #[test]
+fn virtual_function_is_a_device_as_any_other_and_is_known_to_be_lent() {
+    let images = Images::new();
+    let (nic, vfs) = (bdf("0000:05:00.0"), ["0000:05:10.0", "0000:05:10.2"].map(bdf));
+    let mut spec = images.spec("web");
+    spec.devices = vec![vfs[1]];
+    let fake = FakeMachine::new().with_vfs(nic, &vfs);
+    assert!(plan(&fake, &spec).is_ok());
+    assert_eq!(Inventory::read(&fake).unwrap().lends(NodeId::ZERO), None);
+
+    let fake = fake.with_node(1, "db", &[ResourceKey::device(vfs[0])]);
+    let inventory = Inventory::read(&fake).unwrap();
+    let refusal = inventory.lends(NodeId::ZERO).unwrap();
+    assert_eq!(refusal.code, RefusalCode::DeviceLent);
+    assert_eq!(
+        refusal.to_string(),
+        "node 0 has the physical functions of device 0000:05:10.0 (with node 1 (db)): they would \
+         end with its kernel; first: mintctl device move 0000:05:10.0 --to node0"
+    );
+    assert_eq!(inventory.lends(NodeId::new(1).unwrap()), None);
+}
+
+#[test]
 fn iommu_group_moves_as_a_whole() {
     let images = Images::new();
     let (disk, nic) = (bdf("0000:03:00.0"), bdf("0000:05:00.0"));

@@ -2,7 +2,7 @@
 //! From the kernel's numbers to types, checked.
 
 use mint_types::{
-    Kind, NodeId, NodeState, NodeStatus, ResState, Resource, ResourceFlags, ResourceKey,
+    Bdf, Kind, NodeId, NodeState, NodeStatus, ResState, Resource, ResourceFlags, ResourceKey,
 };
 
 use crate::error::SysError;
@@ -93,6 +93,8 @@ pub(crate) fn resource(kind: Kind, entry: &uapi::ResourceEntry) -> Result<Resour
         _ => return Err(SysError::Answer { call, field: "state", value: entry.state.into() }),
     };
     let has = |flag: u32| entry.flags & flag != 0;
+    let is_vf = kind == Kind::Device && has(uapi::RESF_VF);
+    let physfn = u32::try_from(entry.phys).ok().filter(|_| is_vf);
     Ok(Resource {
         key: ResourceKey { kind, id: entry.id },
         state,
@@ -107,11 +109,13 @@ pub(crate) fn resource(kind: Kind, entry: &uapi::ResourceEntry) -> Result<Resour
             msix: has(uapi::RESF_MSIX),
             flr: has(uapi::RESF_FLR),
             parked: has(uapi::RESF_PARKED),
+            vf: is_vf,
         },
         changes: entry.changes,
         hw_id: entry.hw_id,
         hw_class: entry.hw_class,
         phys: entry.phys,
+        physfn: physfn.map(Bdf::from_ledger_id),
     })
 }
 
@@ -130,6 +134,16 @@ mod tests {
         let entry = uapi::ResourceEntry { state: 9, ..Default::default() };
         assert!(matches!(resource(Kind::Cpu, &entry), Err(SysError::Answer { .. })));
         assert!(node_state("x", 77).is_err());
+    }
+
+    #[test]
+    fn virtual_function_names_its_physical_one() {
+        let entry = uapi::ResourceEntry { kind: uapi::KIND_PCI, state: 2, ..Default::default() };
+        assert_eq!(resource(Kind::Device, &entry).unwrap().physfn, None);
+        let entry = uapi::ResourceEntry { flags: uapi::RESF_VF, phys: 0x600, ..entry };
+        let function = resource(Kind::Device, &entry).unwrap();
+        assert!(function.flags.vf);
+        assert_eq!(function.physfn.unwrap().to_string(), "0000:06:00.0");
     }
 
     #[test]

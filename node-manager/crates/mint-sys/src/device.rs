@@ -59,6 +59,7 @@ impl MoveFailure {
             REASON_TIMEOUT => "it took too long",
             11 => "the dead node's core is not in the park loop",
             12 => "the function would not be quiet",
+            13 => "virtual functions of it are with other nodes",
             _ => "the kernel gave no reason",
         }
     }
@@ -76,6 +77,7 @@ impl MoveFailure {
             (_, 7) => RefusalCode::DeviceBridge,
             (_, 8) => RefusalCode::DeviceNoMsi,
             (_, 9) => RefusalCode::NodeRunning,
+            (_, 13) => RefusalCode::DeviceLent,
             _ => RefusalCode::KernelRefused,
         }
     }

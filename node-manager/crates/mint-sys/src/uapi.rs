@@ -21,6 +21,7 @@ pub const RESF_MSI: u32 = 1 << 3;
 pub const RESF_MSIX: u32 = 1 << 4;
 pub const RESF_FLR: u32 = 1 << 5;
 pub const RESF_PARKED: u32 = 1 << 6;
+pub const RESF_VF: u32 = 1 << 7;
 
 pub const MOVE_DRY_RUN: u32 = 1 << 0;
 pub const MOVE_NO_ONLINE: u32 = 1 << 1;

@@ -59,6 +59,7 @@ fn layouts_match_the_header() {
         ("MINT_NODE_NONE", uapi::NODE_NONE.into()),
         ("MINT_NAME_BYTES", uapi::NAME_BYTES as u64),
         ("MINT_RESF_PARKED", uapi::RESF_PARKED.into()),
+        ("MINT_RESF_VF", uapi::RESF_VF.into()),
         ("MINT_MOVE_NO_ONLINE", uapi::MOVE_NO_ONLINE.into()),
         ("MINT_KEXEC_FILE_FLAG", uapi::KEXEC_FILE_MINT),
         ("MINT_KEXEC_NODE_SHIFT", uapi::KEXEC_NODE_SHIFT.into()),

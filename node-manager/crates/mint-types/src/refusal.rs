@@ -30,6 +30,7 @@ pub enum RefusalCode {
     DeviceNoMsi,
     DeviceBusy,
     DeviceGroup,
+    DeviceLent,
     ImageMissing,
     ImageNotKernel,
     ImageTruncated,

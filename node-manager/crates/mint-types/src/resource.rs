@@ -96,6 +96,8 @@ pub struct ResourceFlags {
     pub flr: bool,
     /// Core: is in the park loop.
     pub parked: bool,
+    /// PCI: a virtual function (SR-IOV).
+    pub vf: bool,
 }
 
 impl ResourceFlags {
@@ -109,6 +111,7 @@ impl ResourceFlags {
             (self.msix, "msix"),
             (self.flr, "flr"),
             (self.parked, "parked"),
+            (self.vf, "vf"),
         ]
         .into_iter()
         .filter_map(|(set, name)| set.then_some(name))
@@ -139,6 +142,8 @@ pub struct Resource {
     pub hw_class: u32,
     /// Memory: physical address.
     pub phys: u64,
+    /// Virtual function: the physical one, whose kernel makes and ends it.
+    pub physfn: Option<Bdf>,
 }
 
 /// Facts of the machine and of the calling node.

@@ -125,6 +125,9 @@ pub enum NodeCommand {
         /// All nodes that run, but node 0 and the one that this is said on
         #[arg(long, conflicts_with = "node")]
         all: bool,
+        /// Also when virtual functions (SR-IOV) that other nodes have end with it
+        #[arg(long, conflicts_with = "all")]
+        force: bool,
         /// Kill it after so many seconds
         #[arg(long, value_name = "S")]
         timeout_s: Option<u64>,

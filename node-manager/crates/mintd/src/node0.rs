@@ -122,6 +122,9 @@ pub(crate) async fn restart(
         .node(NodeId::ZERO)
         .ok_or_else(|| ErrorBody::new(ErrorCode::Failed, "the ledger has no node 0"))?
         .clone();
+    if let Some(refusal) = inventory.lends(NodeId::ZERO).filter(|_| zero.state.is_live()) {
+        return Err(ErrorBody::refused(vec![refusal]));
+    }
     if app.here == NodeId::ZERO {
         return by_a_peer(&app, inventory, &zero, &request, &lines).await;
     }

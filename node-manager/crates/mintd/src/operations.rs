@@ -200,6 +200,9 @@ pub(crate) async fn stop(
         let refusal = Refusal::new(RefusalCode::NodeSelf, &label, format_args!("{label} {why}"));
         return Err(refused(refusal.hint(hint)));
     }
+    if let Some(refusal) = inventory.lends(node.id).filter(|_| !request.force) {
+        return Err(refused(refusal));
+    }
     app.marks().ordered.note(node.id, node.boots);
     tell_peers(&app, &inventory, &node).await;
     let (how, notes, stop_ms) = stop_marked(&app, &node, request.timeout_s, &lines).await?;
@@ -316,7 +319,7 @@ pub(crate) async fn restart(
     let live = node.state.is_live();
     let mut stopped = None;
     if live {
-        let stop_request = StopRequest { timeout_s: request.timeout_s };
+        let stop_request = StopRequest { timeout_s: request.timeout_s, force: false };
         stopped = Some(stop(app.clone(), reference.clone(), stop_request, lines.clone()).await?);
     }
     let mut started = start(app, reference, request, lines).await?;

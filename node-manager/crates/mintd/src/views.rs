@@ -171,6 +171,7 @@ fn device_view(app: &App, inventory: &Inventory, resource: &Resource) -> DeviceV
         vendor: format!("{:04x}", resource.hw_id >> 16),
         device: format!("{:04x}", resource.hw_id & 0xffff),
         driver: bdf.filter(|_| is_ours).and_then(|bdf| app.host.driver(bdf)),
+        physfn: resource.physfn.map(|physfn| physfn.to_string()),
         msi: resource.flags.msi || resource.flags.msix,
         bridge: resource.flags.bridge,
         platform: resource.flags.platform,

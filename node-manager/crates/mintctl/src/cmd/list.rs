@@ -41,10 +41,19 @@ fn device_table(devices: &[DeviceView]) -> Table {
             owner(&device.resource),
             or_dash(device.driver.clone().unwrap_or_default()),
             number(device.resource.numa),
-            or_dash(device.resource.flags.join(" ")),
+            or_dash(flags(device)),
         ]);
     }
     table
+}
+
+/// What is special about it; of a virtual function also whose it is.
+fn flags(device: &DeviceView) -> String {
+    let mut words = device.resource.flags.join(" ");
+    if let Some(physfn) = &device.physfn {
+        words += &format!(" of {physfn}");
+    }
+    words
 }
 
 /// `cpu list`.

@@ -254,6 +254,7 @@ mod tests {
             vendor: "1af4".into(),
             device: "1042".into(),
             driver: None,
+            physfn: None,
             msi: true,
             bridge,
             platform: false,

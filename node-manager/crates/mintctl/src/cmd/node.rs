@@ -23,10 +23,10 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             let request = StartRequest { wait: wait_for, wait_s, timeout_s: None };
             operate(context, &path(&node, "start")?, &request).await
         }
-        NodeCommand::Stop { node: Some(node), all: _, timeout_s } => {
-            operate(context, &path(&node, "stop")?, &StopRequest { timeout_s }).await
+        NodeCommand::Stop { node: Some(node), all: _, force, timeout_s } => {
+            operate(context, &path(&node, "stop")?, &StopRequest { timeout_s, force }).await
         }
-        NodeCommand::Stop { node: None, all: _, timeout_s } => stop_all(context, timeout_s).await,
+        NodeCommand::Stop { node: None, timeout_s, .. } => stop_all(context, timeout_s).await,
         NodeCommand::Restart { node, timeout_s, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
             let request = StartRequest { wait: wait_for, wait_s, timeout_s };
@@ -128,7 +128,8 @@ async fn stop_all(context: &Context, timeout_s: Option<u64>) -> Outcome {
             continue;
         }
         let path = path(&node.id.to_string(), "stop")?;
-        let request = StopRequest { timeout_s };
+        // who has what another one lent ends, too
+        let request = StopRequest { timeout_s, force: true };
         let result: NodeResult =
             context.client.operate(&path, &request, |text| eprintln!("{text}")).await?;
         if !context.json {
