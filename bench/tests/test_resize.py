@@ -9,7 +9,7 @@ from rig import paths
 from rig.guest import Guest
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
-from rig.server import CARD2_E1000E, ONE, TWO, Server
+from rig.server import CARD0, CARD2_E1000E, ONE, TWO, Server
 
 MIB = 1 << 20
 
@@ -101,6 +101,24 @@ def test_device_moves_from_node0_to_node1_and_back(pair: Server):
     pair.mintctl("device", "move", CARD2_E1000E, "--to", "node0")
     assert CARD2_E1000E in pair.zero.out("lspci -D")
     assert CARD2_E1000E not in pair.one.out("lspci -D")
+
+
+def test_reset_of_a_moved_device_leaves_error_reporting_as_it_was(pair: Server):
+    """SERR# and the PCIe device control register, which a function level reset clears."""
+
+    def registers(node: Node) -> tuple[int, str]:
+        command, control = node.out(f"setpci -s {CARD0} COMMAND CAP_EXP+8.w").split()
+        return int(command, 16) & 0x100, control
+
+    was = registers(pair.zero)
+    pair.zero.run(f"setpci -s {CARD0} COMMAND=100:100 CAP_EXP+8.w=f:f")
+    wanted = registers(pair.zero)
+    assert wanted[0] == 0x100
+    pair.mintctl("device", "move", CARD0, "--to", ONE.name)
+    assert registers(pair.one) == wanted
+    pair.mintctl("device", "move", CARD0, "--to", "node0")
+    assert registers(pair.zero) == wanted
+    pair.zero.run(f"setpci -s {CARD0} COMMAND={was[0]:x}:100 CAP_EXP+8.w={was[1]}")
 
 
 def test_core_with_a_pinned_guest_stays(pair: Server):
