@@ -39,9 +39,9 @@ pub struct ErrorBody {
     pub code: ErrorCode,
     /// What people read.
     pub message: String,
-    /// Each reason of a refusal.
+    /// Each reason of a refusal; of a change that failed and was taken back, what the
+    /// owners of its resources said.
     #[serde(default)]
-    #[schema(value_type = Vec<Object>)]
     pub refusals: Vec<Refusal>,
     /// What led to it, nearest first.
     #[serde(default)]
@@ -87,10 +87,18 @@ impl ErrorBody {
 impl fmt::Display for ErrorBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        for cause in &self.causes {
-            write!(f, ": {cause}")?;
+        // of a change that failed, the refusals tell what led to it, and more
+        if self.refusals.is_empty() || self.code == ErrorCode::PlanRefused {
+            for cause in &self.causes {
+                write!(f, ": {cause}")?;
+            }
         }
-        if let [one] = self.refusals.as_slice() {
+        let only = match self.refusals.as_slice() {
+            [one] if self.code == ErrorCode::PlanRefused => Some(one),
+            _ => None,
+        };
+        if let Some(one) = only {
+            // the message is its own
             if !one.hint.is_empty() {
                 write!(f, "\n  {}", one.hint)?;
             }
@@ -119,6 +127,25 @@ mod tests {
         let outer = std::io::Error::other(inner);
         let body = ErrorBody::from_error(ErrorCode::Failed, &outer);
         assert_eq!(body.to_string(), "disk on fire");
+    }
+
+    #[test]
+    fn change_that_failed_tells_each_resource_that_stayed() {
+        let stays = |block: u32| {
+            let text = format!("memory {block} cannot be released");
+            Refusal::new(RefusalCode::MemoryBusy, format_args!("memory {block}"), text)
+                .hint("choose another one")
+        };
+        let mut failed = ErrorBody::new(ErrorCode::Failed, "could not release memory 7");
+        failed.causes.push("node 1 refused: memory 7 cannot be released".into());
+        let body = ErrorBody { refusals: vec![stays(7)], ..failed.clone() };
+        assert_eq!(body.exit_status(), 1);
+        assert_eq!(
+            body.to_string(),
+            "could not release memory 7\n- memory 7 cannot be released\n  choose another one"
+        );
+        let body = ErrorBody { refusals: vec![stays(8), stays(7)], ..failed };
+        assert_eq!(body.to_string().matches("\n- memory").count(), 2);
     }
 
     #[test]

@@ -258,11 +258,15 @@ fn schemas() -> Value {
         };
     }
     use crate::error::ErrorCode;
+    use mint_types::{
+        BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind, Refusal, RefusalCode,
+    };
     add!(
         AddRequest,
         Applied,
         ApplyRequest,
         ApplyResult,
+        BlockPages,
         BootView,
         CheckView,
         ClaimRequest,
@@ -274,6 +278,7 @@ fn schemas() -> Value {
         ErrorCode,
         EventView,
         Hello,
+        HolderKind,
         Line,
         LoadList,
         MemoryList,
@@ -284,6 +289,11 @@ fn schemas() -> Value {
         NodeResult,
         NodeView,
         OrderedEnd,
+        PageHolder,
+        PageKind,
+        PagesOfKind,
+        Refusal,
+        RefusalCode,
         ReleaseRequest,
         Released,
         RemoveRequest,
@@ -329,6 +339,19 @@ mod tests {
         for reference in found {
             let name = reference.strip_prefix("#/components/schemas/").unwrap();
             assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+
+    /// A refusal with all that it can have is what the document says.
+    #[test]
+    fn refusal_is_described() {
+        let pages = mint_types::BlockPages::default();
+        let refusal = mint_types::Refusal::new(mint_types::RefusalCode::MemoryBusy, "memory 7", "")
+            .with_pages(pages);
+        let document = openapi();
+        let described = &document["components"]["schemas"]["Refusal"]["properties"];
+        for field in serde_json::to_value(refusal).unwrap().as_object().unwrap().keys() {
+            assert!(described[field].is_object(), "{field}");
         }
     }
 

@@ -5,8 +5,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pages::BlockPages;
+
 /// Stable code of a refusal: scripts compare it, so its text never changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each name is its own documentation")]
 pub enum RefusalCode {
@@ -23,6 +26,7 @@ pub enum RefusalCode {
     MemoryShort,
     MemoryAbsent,
     MemoryBad,
+    MemoryBusy,
     DeviceAbsent,
     DeviceOwned,
     DeviceBridge,
@@ -48,6 +52,7 @@ pub enum RefusalCode {
 
 /// One reason why a plan is not carried out: what, who owns it, the way out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Refusal {
     /// Stable code.
     pub code: RefusalCode,
@@ -61,6 +66,10 @@ pub struct Refusal {
     /// What to do about it; empty when there is nothing to be done.
     #[serde(default)]
     pub hint: String,
+    /// Of a memory block that its kernel could not empty: what is in it; none where the
+    /// kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Box<BlockPages>>,
 }
 
 impl Refusal {
@@ -72,6 +81,7 @@ impl Refusal {
             owner: String::new(),
             message: message.to_string(),
             hint: String::new(),
+            pages: None,
         }
     }
 
@@ -86,6 +96,15 @@ impl Refusal {
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.hint = hint.to_string();
+        self
+    }
+
+    /// Says what is in the memory block.
+    #[must_use]
+    pub fn with_pages(mut self, pages: BlockPages) -> Self {
+        self.message.push_str("; ");
+        self.message.push_str(&pages.to_string());
+        self.pages = Some(Box::new(pages));
         self
     }
 }
