@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
 use mint_types::{
-    Bdf, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState, Resource,
-    ResourceFlags, ResourceKey,
+    Bdf, BlockPages, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState,
+    Resource, ResourceFlags, ResourceKey,
 };
 
 use crate::bundle::{Bundle, BundleError, BundleFile};
@@ -37,6 +38,8 @@ struct State {
     pinned: BTreeSet<u32>,
     /// Memory blocks that only the try shows to stay.
     stuck: BTreeSet<u32>,
+    /// What is in blocks that stay, by their address.
+    pages: BTreeMap<u64, BlockPages>,
     /// Cores that a guest is pinned to.
     with_guests: BTreeSet<u32>,
     /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
@@ -173,6 +176,11 @@ impl FakeMachine {
     /// The content of that memory block proves immovable when it is tried.
     pub fn stick(&self, block: u32) {
         self.lock().stuck.insert(block);
+    }
+
+    /// The host says that of a memory block that stays.
+    pub fn fill(&self, block: u32, pages: BlockPages) {
+        self.lock().pages.insert(u64::from(block) * BLOCK_BYTES, pages);
     }
 
     /// A guest is pinned to that core.
@@ -503,6 +511,11 @@ impl Host for FakeMachine {
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {
         let pinned = self.lock().with_guests.contains(&apic_id);
         pinned.then(|| "vCPU 0 of guest demo".to_owned()).into_iter().collect()
+    }
+
+    fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
+        let pages = self.lock().pages.get(&phys.start).cloned()?;
+        Some(BlockPages { timed_out, ..pages })
     }
 
     fn is_movable(&self, block: u32) -> bool {

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mint_types::{Bdf, Load};
+use mint_types::{Bdf, BlockPages, Load};
 
 /// What is said of a disk whose user cannot be named.
 const HELD: &str = "is held by a file system or another exclusive user";
@@ -26,6 +27,9 @@ pub trait Host: Send + Sync {
     /// Whether a memory block of this node holds only what its kernel can move:
     /// such a block can be given away.
     fn is_movable(&self, block: u32) -> bool;
+    /// What keeps the memory block at these addresses where it is, after its kernel tried
+    /// in vain to empty it, until the time was over or not; none where it does not tell.
+    fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages>;
     /// Guests' vCPUs that may run on that core alone, in words; `apic_id` names it.
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String>;
     /// What this node uses.
@@ -258,6 +262,10 @@ impl Host for SysHost {
     fn is_movable(&self, block: u32) -> bool {
         let zones = self.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
         zones.split_whitespace().next() == Some("Movable")
+    }
+
+    fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
+        crate::pages::read(self, phys, timed_out)
     }
 
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {

@@ -29,6 +29,7 @@ mod nodes;
 mod nodes_repair;
 mod nodes_resize;
 mod outcome;
+mod pages;
 pub mod peers;
 mod planner;
 mod planner_memory;
