@@ -73,6 +73,18 @@ def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
     with pytest.raises(MintctlError) as refused:
         pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
     assert "took too long" in str(refused.value)
+    # Why, of each block that was tried: what is in it, and who has it.
+    assert "memory_busy" in refused.value.codes, refused.value
+    for refusal in refused.value.refusals:
+        pages = refusal["pages"]
+        assert pages["timed_out"], refusal
+        kib = {part["kind"]: part["kib"] for part in pages["kinds"]}
+        holder = pages["holders"][0]
+        assert (holder["what"], holder["name"]) == ("program", "hold"), refusal
+        # The program has nothing but anonymous memory, and the block is 128 MiB.
+        assert 0 < holder["kib"] <= kib["programs"] <= 128 << 10, refusal
+        assert f"program hold (process {holder['pid']})" in refusal["message"], refusal
+        assert refusal["owner"] == f"node {pair.one.number} ({ONE.name})", refusal
     assert not (changed := ledger.difference(pair.ledger())), changed
     pair.one.run("killall hold; rm /tmp/hold")
     pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")

@@ -4,13 +4,14 @@
 use std::io;
 
 use mint_sys::SysError;
-use mint_types::{Bdf, Kind, NodeId, ResState, ResourceKey, Step};
+use mint_types::{Bdf, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
 use tracing::{info, warn};
 
 use crate::host::Host;
 use crate::journal::{Begun, Journal, JournalError};
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers};
+use crate::planner::refused_by_kernel;
 
 /// One step failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum StepError {
     /// The peer that owns the resource.
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// This node's kernel could not empty a memory block, which stays.
+    #[error("{}", .0.message)]
+    Stays(Box<Refusal>),
     /// The driver did not let go.
     #[error("{driver} does not let go of {bdf}")]
     Unbind {
@@ -32,6 +36,16 @@ pub enum StepError {
         #[source]
         source: io::Error,
     },
+}
+
+impl StepError {
+    /// What is to be told of the resource, if whoever owns it said.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Stays(refusal) | Self::Peer(PeerError::Refused { refusal, .. }) => Some(refusal),
+            _ => None,
+        }
+    }
 }
 
 /// A plan was not carried out.
@@ -46,6 +60,8 @@ pub enum ApplyError {
         left: Vec<String>,
         /// The memory block that its owner tried to give up in vain: another one may do.
         stays: Option<ResourceKey>,
+        /// What the owners said: of a memory block, and of those that were tried before.
+        refusals: Vec<Refusal>,
         /// Why.
         #[source]
         source: Box<StepError>,
@@ -66,10 +82,8 @@ fn rollback_text(left: &[String]) -> String {
 /// The block that a step should have freed, if it is still its owner's. Of memory
 /// only the try shows whether its content can be moved away.
 fn stays(step: &Step, error: &StepError) -> Option<ResourceKey> {
-    let refused = matches!(
-        error,
-        StepError::Kernel(SysError::Move { .. }) | StepError::Peer(PeerError::Refused { .. })
-    );
+    let refused =
+        matches!(error, StepError::Kernel(SysError::Move { .. })) || error.refusal().is_some();
     match step {
         Step::Release { key, .. } if refused && key.kind == Kind::Memory => Some(*key),
         _ => None,
@@ -101,6 +115,7 @@ impl Applier<'_> {
                     step: step.to_string(),
                     left,
                     stays: stays(step, &source),
+                    refusals: source.refusal().cloned().into_iter().collect(),
                     source: Box::new(source),
                 });
             }
@@ -181,8 +196,10 @@ impl Applier<'_> {
             };
         }
         let Some(bdf) = key.bdf() else {
-            self.machine.release(key, node, false)?;
-            return Ok(None);
+            return match self.machine.release(key, node, false) {
+                Ok(()) => Ok(None),
+                Err(error) => Err(self.not_released(key, error)),
+            };
         };
         let driver = self.host.driver(bdf);
         if let Some(driver) = &driver {
@@ -197,6 +214,30 @@ impl Applier<'_> {
             return Err(error.into());
         }
         Ok(driver)
+    }
+
+    /// Why this node keeps a core or a memory block.
+    fn not_released(&self, key: ResourceKey, error: SysError) -> StepError {
+        let timed_out = match &error {
+            SysError::Move { failure, .. } if key.kind == Kind::Memory => failure.timed_out(),
+            _ => return error.into(),
+        };
+        let phys = self.machine.info().map(|info| {
+            let start = u64::from(key.id).saturating_mul(info.mem_block_bytes);
+            start..start.saturating_add(info.mem_block_bytes)
+        });
+        // the sooner the truer: what was moved away may come back
+        let pages = phys.ok().and_then(|phys| self.host.block_pages(phys, timed_out));
+        let here = self.machine.node(self.here).ok().flatten();
+        let label = here.as_ref().map_or_else(|| format!("node {}", self.here), NodeStatus::label);
+        let mut refusal = refused_by_kernel(key, &label, &error);
+        if let Some(pages) = pages {
+            if let Some(holder) = pages.holders.first() {
+                refusal = refusal.hint(format_args!("end {holder}, or choose another one"));
+            }
+            refusal = refusal.with_pages(pages);
+        }
+        StepError::Stays(Box::new(refusal))
     }
 
     /// Free -> owned by `node`, and its driver bound.

@@ -12,7 +12,7 @@ use mint_types::{
 };
 use tracing::{info, info_span, warn};
 
-use crate::apply::{Applier, ApplyError};
+use crate::apply::{Applier, ApplyError, StepError};
 use crate::bundle::Bundle;
 use crate::config::Config;
 use crate::describe::describe;
@@ -102,6 +102,7 @@ impl Nodes {
     ) -> Result<(Done, Option<Begun>), OpError> {
         let began = Instant::now();
         let mut stay = BTreeSet::new();
+        let mut told = Vec::new();
         let mut failed: Option<ApplyError> = None;
         loop {
             let mut planner = self.planner(inventory);
@@ -125,21 +126,29 @@ impl Nodes {
                 name: found.name,
                 steps: found.steps,
             };
-            let error = match self.applier(inventory.info.node).run(&begun, progress) {
+            let mut error = match self.applier(inventory.info.node).run(&begun, progress) {
                 Ok(()) => {
                     done.times.apply_ms = ms(apply_began);
                     return Ok((done, Some(begun)));
                 }
                 Err(error) => error,
             };
-            let ApplyError::Step { left, stays: Some(block), source, .. } = &error else {
+            let ApplyError::Step { left, stays: Some(block), refusals, source, .. } = &mut error
+            else {
                 return Err(error.into());
             };
+            // each block that was tried has its own reason
+            let why =
+                refusals.first().map_or_else(|| source.to_string(), |why| why.message.clone());
+            if !refusals.is_empty() {
+                told.append(refusals);
+                refusals.clone_from(&told);
+            }
             let late = began.elapsed() > OTHER_BLOCKS_WITHIN;
             if late || !left.is_empty() || !stay.insert(*block) {
                 return Err(error.into());
             }
-            progress(&format!("{block} stays where it is ({source}); looking for another one"));
+            progress(&format!("{block} stays where it is ({why}); looking for another one"));
             failed = Some(error);
         }
     }
@@ -338,6 +347,7 @@ impl Nodes {
                     begun.name
                 )],
                 stays: None,
+                refusals: source.refusal().cloned().into_iter().collect(),
                 source: Box::new(source),
             })?;
             self.journal.done(index)?;
@@ -395,7 +405,10 @@ impl Nodes {
             return Err(refusal.into());
         }
         if !dry_run {
-            return Ok(self.applier(here).release(key, here)?);
+            return self.applier(here).release(key, here).map_err(|error| match error {
+                StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
+                other => other.into(),
+            });
         }
         if key.kind == Kind::Memory && !self.host.is_movable(key.id) {
             return Err(not_movable(key, &label).into());

@@ -4,7 +4,9 @@
 use super::*;
 use crate::fake::FakeMachine;
 use crate::planner::tests::Images;
-use mint_types::{Bdf, NodeState, ResState, ResizeSpec};
+use mint_types::{
+    Bdf, BlockPages, HolderKind, NodeState, PageHolder, PageKind, PagesOfKind, ResState, ResizeSpec,
+};
 use std::path::Path;
 
 fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
@@ -421,8 +423,50 @@ fn block_that_proves_immovable_is_left_and_another_one_goes() {
     }
     let before = fake.ledger();
     let error = resize(&mut nodes, &with(|spec| spec.memory = less.memory.clone())).unwrap_err();
-    assert!(matches!(error, OpError::Apply(_)), "{error}");
+    let OpError::Apply(ApplyError::Step { refusals, left, .. }) = error else { panic!("{error}") };
+    assert_eq!(left, Vec::<String>::new());
     assert_eq!(fake.ledger(), before);
+    // each that was tried has its reason
+    let told: BTreeSet<&str> = refusals.iter().map(|one| one.resource.as_str()).collect();
+    assert_eq!((told.len(), refusals.len()), (5, 5), "{refusals:?}");
+}
+
+#[test]
+fn block_that_stays_is_told_with_what_is_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    let mut refusal = |block| match nodes.release_here(ResourceKey::memory(block), false) {
+        Err(OpError::Refused(mut refusals)) => refusals.remove(0),
+        other => panic!("{other:?}"),
+    };
+    fake.fill(
+        3,
+        BlockPages {
+            kinds: vec![PagesOfKind { kind: PageKind::PageTables, kib: 8 }],
+            holders: vec![PageHolder {
+                what: HolderKind::Guest,
+                name: "demo".into(),
+                pid: Some(8),
+                kib: 8,
+            }],
+            complete: true,
+            ..BlockPages::default()
+        },
+    );
+    let told = refusal(3);
+    assert_eq!((told.code, told.owner.as_str()), (RefusalCode::MemoryBusy, "node 0"));
+    assert_eq!(
+        told.message,
+        "memory block 3 of node 0 cannot be released: the memory holds pages that cannot be \
+         migrated (EBUSY); node 0 owns it now; in it: 8K of page tables; held by guest demo (process 8): 8K"
+    );
+    assert_eq!(told.hint, "end guest demo (process 8), or choose another one");
+    assert_eq!(told.pages.unwrap().kinds[0].kind, PageKind::PageTables);
+    // a kernel that does not tell
+    let told = refusal(4);
+    assert_eq!((told.pages, told.hint.as_str()), (None, "choose another one"));
+    assert!(told.message.ends_with("node 0 owns it now"), "{}", told.message);
 }
 
 #[test]

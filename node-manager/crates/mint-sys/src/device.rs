@@ -40,6 +40,8 @@ pub struct MoveFailure {
 
 /// `MINT_TIMEOUT_MS_DEFAULT`: what a move may take if it is not said.
 const MOVE_MS: u32 = 10_000;
+/// `MINT_REFUSE_UNMOVABLE`.
+const REASON_UNMOVABLE: u32 = 5;
 /// `MINT_REFUSE_TIMEOUT`.
 const REASON_TIMEOUT: u32 = 10;
 
@@ -51,7 +53,7 @@ impl MoveFailure {
             2 => "another node owns it",
             3 => "it is free where an owned one is wanted, or is being moved",
             4 => "it is the last or the boot core of a running node",
-            5 => "the memory holds pages that cannot be migrated",
+            REASON_UNMOVABLE => "the memory holds pages that cannot be migrated",
             6 => "a driver is bound to it",
             7 => "it is a bridge or part of the platform",
             8 => "it needs a legacy interrupt line (no MSI)",
@@ -64,6 +66,11 @@ impl MoveFailure {
         }
     }
 
+    /// Whether its time was over before it was done.
+    pub fn timed_out(&self) -> bool {
+        self.reason == REASON_TIMEOUT
+    }
+
     /// The refusal's stable code.
     pub fn code(&self, kind: Kind) -> RefusalCode {
         match (kind, self.reason) {
@@ -72,6 +79,7 @@ impl MoveFailure {
             (Kind::Device, 1) => RefusalCode::DeviceAbsent,
             (Kind::Cpu, 2) => RefusalCode::CpuOwned,
             (Kind::Device, 2) => RefusalCode::DeviceOwned,
+            (Kind::Memory, REASON_UNMOVABLE | REASON_TIMEOUT) => RefusalCode::MemoryBusy,
             (_, 4) => RefusalCode::CpuLast,
             (_, 6) => RefusalCode::DeviceBusy,
             (_, 7) => RefusalCode::DeviceBridge,

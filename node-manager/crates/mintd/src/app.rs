@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_api::{ErrorBody, ErrorCode};
-use mint_node::{Config, Host, Inventory, Machine, OpError, SpecStore};
+use mint_node::{ApplyError, Config, Host, Inventory, Machine, OpError, SpecStore};
 use mint_types::NodeId;
 
 use crate::driver::{Driver, JobLost};
@@ -69,6 +69,10 @@ impl App {
 pub(crate) fn op_error(error: OpError) -> ErrorBody {
     match error {
         OpError::Refused(refusals) => ErrorBody::refused(refusals),
+        OpError::Apply(ApplyError::Step { ref refusals, .. }) => {
+            let refusals = refusals.clone();
+            ErrorBody { refusals, ..ErrorBody::from_error(ErrorCode::Failed, &error) }
+        }
         other => ErrorBody::from_error(ErrorCode::Failed, &other),
     }
 }
