@@ -30,11 +30,15 @@ $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 	@$< $@
 
+# Put onto a node by a test.
+$(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
+	@$< $(BUILD)/images/node.squashfs $@
+
 rig-check: rig-agent ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
 
 # Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock rig-agent $(BUILD)/bin/promtool
+RIG_PARTS := images kernel-off kernel-stock rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
 PYTEST := $(RIG) -m pytest --durations=10 --junitxml=$(BUILD)/rig/results.xml bench/tests
 
 # Not expanded by make: what the shell of the node is to see.
