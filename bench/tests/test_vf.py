@@ -50,7 +50,8 @@ def refused(server: Server, *words: str) -> str:
 
 def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     """Two of them: each works on its node beside the other and the physical one, through the end and
-    the restart of these nodes; while they are lent node 0 neither disables them, nor restarts."""
+    the restart of these nodes; while they are lent node 0 neither disables them, nor restarts. The
+    physical function moves, too."""
     server = own_machine(MachineConfig("vf", extra=tuple(card_arguments(3, 8, "igb"))))
     server.ensure_pair()
     before = devices(server)
@@ -79,7 +80,7 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     server.one.start("echo c >/proc/sysrq-trigger")
     server.wait_state(1, "crashed")
     reach(server.two, ADDRESS[0])
-    server.mintctl("node", "start", ONE.name)
+    server.mintctl("node", "start", ONE.name, "--wait", "running")
     server.mintctl("node", "restart", TWO.name)
     for function, node in ((FIRST, server.one), (SECOND, server.two)):
         server.wait_ready(node)
@@ -92,3 +93,20 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
         assert driver(server.zero, function) == "igbvf"
     server.zero.run(f"echo 0 >{NUMVFS}")
     wait_until("they are gone", lambda: devices(server).keys() == before.keys())
+
+    # The physical one on node 2: what it has lent goes with its kernel, and may be made again.
+    server.mintctl("device", "move", CARD, "--to", TWO.name)
+    server.two.run(f"echo 1 >{NUMVFS}")
+    server.mintctl("device", "move", FIRST, "--to", ONE.name)
+    up(server.two, CARD, ADDRESS[2])
+    up(server.one, FIRST, ADDRESS[1])
+    reach(server.one, ADDRESS[2])
+    assert ONE.name in refused(server, "node", "restart", TWO.name)
+    server.mintctl("node", "stop", TWO.name, "--force")
+    server.mintctl("node", "start", TWO.name)
+    server.one.wait("its end", f"! test -e /sys/bus/pci/devices/{FIRST}")
+    assert "is gone with its physical function" in server.one.out("dmesg")
+    assert devices(server).keys() == before.keys()
+    server.wait_ready(server.two)
+    server.mintctl("device", "move", CARD, "--to", "node0")
+    server.zero.run(f"echo 2 >{NUMVFS}; echo 0 >{NUMVFS}")
