@@ -7,7 +7,8 @@ partition  CPU, memory-copy and fio jobs on node 0 alone: mint=on beside the
            same kernel without mint=
 network    TCP stream and round trip: mint0 between two nodes, virtio-net
            between two guests of node 0, loopback on node 0
-moves      cores, memory, a disk between running nodes; what follows a panic
+moves      cores, memory, a disk between running nodes, cores and memory beside a
+           KVM guest that is plugged the same; what follows a panic
            (figures_moves.py)
 
 usage: python figures.py [start] [partition] [network] [moves]     (default: all)
@@ -20,13 +21,12 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
 
 from figures_moves import figure_moves
+from figures_programs import build, guest_initrd, number, put, spread
 from rig import paths
 from rig.errors import RigError
 from rig.guest import Guest
@@ -34,8 +34,6 @@ from rig.machine import MINT, MachineConfig
 from rig.node import Node
 from rig.server import ONE, TWO, NodePlan, Server
 
-HERE = Path(__file__).resolve().parent
-MEASURE = paths.BUILD / "bin" / "measure"
 STARTS = 7
 PAIRS = 5
 JOB_S = 12
@@ -44,29 +42,6 @@ SLICE_S = 0.1
 # on an emulated serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
 PORT = 5999
-
-
-def build_measure() -> bytes:
-    """The static program that the jobs run."""
-    source = HERE / "micro" / "measure.c"
-    MEASURE.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-static", "-o", MEASURE, source], check=True)
-    return MEASURE.read_bytes()
-
-
-def put(node: Node, path: str, data: bytes) -> None:
-    """A program onto a node."""
-    node.run(f"cat >{path} && chmod 755 {path}", stdin=data)
-
-
-def number(text: str, what: str) -> float:
-    """The number of a "measure WHAT NUMBER" line."""
-    return float(re.search(rf"^measure {what} ([\d.]+)\r*$", text, re.MULTILINE)[1])
-
-
-def spread(values: list[float], form: str = "{:.2f}") -> str:
-    """Median, lowest, highest."""
-    return f"{form.format(median(values))} [{form.format(min(values))} … {form.format(max(values))}]"
 
 
 # -- start ---------------------------------------------------------------------
@@ -193,7 +168,7 @@ def in_turns(pair: dict[str, Server], job: str) -> dict[str, float]:
 
 def figure_partition() -> dict:
     """Group 2: a machine with mint=on beside one without, in turns; several such pairs."""
-    program = build_measure()
+    program = build("measure")
     taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
     for number_of_pair in range(PAIRS):
         words = {"with": MINT, "without": ""}
@@ -241,15 +216,6 @@ def measured(node: Node, address: str, mib: int, trips: int) -> dict[str, list[f
     return found
 
 
-def guest_initrd(node: Node, program: bytes) -> str:
-    """The guest image with the program in it: cpios may follow one another."""
-    node.run("rm -rf /tmp/extra; mkdir -p /tmp/extra/bin")
-    put(node, "/tmp/extra/bin/measure", program)
-    node.run("cd /tmp/extra && find . | cpio -o -H newc >../extra.cpio")
-    node.run("cat /boot/guest.initrd /tmp/extra.cpio >/tmp/guest.initrd")
-    return "/tmp/guest.initrd"
-
-
 def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
     """The same between two guests on a node's bridge."""
     options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0"
@@ -270,7 +236,7 @@ def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
 
 def figure_network() -> dict:
     """Group 3."""
-    program = build_measure()
+    program = build("measure")
     with Server(MachineConfig("figures-network")) as server:
         server.add(ONE)
         server.add(TWO)

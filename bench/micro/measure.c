@@ -8,17 +8,24 @@
  *        measure serve PORT                the other end of the next two, for ever
  *        measure send HOST PORT MIB        MB/s of one TCP stream, until all is received
  *        measure pingpong HOST PORT COUNT  median round trip of one byte, microseconds
+ *        measure hotplug MIB               in a guest, for ever: CPUs that are plugged in are
+ *                                          brought online; says "has CPUS all" (of MIB that are
+ *                                          plugged in) and "has CPUS none" when that has changed
  *
- * Prints "measure WHAT NUMBER". Exit: 0 done, 1 failed, 2 usage.
+ * Prints "measure WHAT NUMBER", but for the last. Exit: 0 done, 1 failed, 2 usage.
  */
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -175,6 +182,64 @@ static void pingpong(const char *host, int port, int count)
 	printf("measure pingpong %.1f\n", taken[count / 2] * 1e6);
 }
 
+static uint64_t total_bytes(void)
+{
+	struct sysinfo info;
+
+	sysinfo(&info);
+	return (uint64_t)info.totalram * info.mem_unit;
+}
+
+static bool begins(const char *event, const char *with)
+{
+	return !strncmp(event, with, strlen(with));
+}
+
+/* As udev would */
+static void bring_online(int cpu)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
+	fd = open(path, O_WRONLY);
+	if (fd < 0 || write(fd, "1", 1) != 1)
+		perror(path);
+	close(fd);
+}
+
+static void hotplug(uint64_t mib)
+{
+	static const char cpu[] = "add@/devices/system/cpu/cpu";
+	struct sockaddr_nl all = { .nl_family = AF_NETLINK, .nl_groups = 1 };
+	int fd = socket(AF_NETLINK, SOCK_DGRAM, NETLINK_KOBJECT_UEVENT);
+	uint64_t without = total_bytes();
+	int cpus, cpus_told = sysconf(_SC_NPROCESSORS_ONLN), blocks = 0;
+	bool full = false, full_told = false;
+	char event[4096];
+	ssize_t n;
+
+	if (fd < 0 || bind(fd, (void *)&all, sizeof(all)))
+		die("uevents");
+	while ((n = recv(fd, event, sizeof(event) - 1, 0)) > 0) {
+		event[n] = 0;
+		if (begins(event, cpu))
+			bring_online(atoi(event + strlen(cpu)));
+		blocks += begins(event, "add@/devices/system/memory/") - begins(event, "remove@/devices/system/memory/");
+		if (strstr(event, "/devices/system/memory/"))
+			full = blocks && (full || total_bytes() >= without + (mib << 20));
+		cpus = sysconf(_SC_NPROCESSORS_ONLN);
+		if (cpus == cpus_told && full == full_told)
+			continue;
+		/* Each byte is two exits on an emulated serial port: not many, and not with every event. */
+		printf("has %d %s\n", cpus, full ? "all" : "none");
+		fflush(stdout);
+		cpus_told = cpus;
+		full_told = full;
+	}
+	die("uevents");
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -190,7 +255,9 @@ int main(int argc, char **argv)
 		send_stream(argv[2], atoi(argv[3]), strtoull(argv[4], NULL, 10));
 	else if (!strcmp(what, "pingpong") && argc == 5)
 		pingpong(argv[2], atoi(argv[3]), atoi(argv[4]));
+	else if (!strcmp(what, "hotplug") && argc == 3)
+		hotplug(strtoull(argv[2], NULL, 10));
 	else
-		return fprintf(stderr, "usage: measure cpu|copy|serve|send|pingpong ...\n"), 2;
+		return fprintf(stderr, "usage: measure cpu|copy|serve|send|pingpong|hotplug ...\n"), 2;
 	return 0;
 }
