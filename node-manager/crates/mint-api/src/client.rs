@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Client of a daemon. One connection per request: they are rare, and a request
-//! that lives for hours (console) must not stand in the way of others.
+//! that lives for hours (console) must not stand in the way of others. Only one that
+//! was answered by a document may be kept for a moment ([`Client::keeping`]).
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE as UPGRADE_HEADER};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -27,6 +29,10 @@ use crate::{FORWARDED_HEADER, UPGRADE};
 
 /// For a connection to be made; a node that has just died does not answer at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection is kept for the next request. An operation asks its peers several
+/// times, and each new connection costs a handshake; but a node that starts anew knows nothing
+/// of it, and none does that so soon.
+const KEEP: Duration = Duration::from_millis(500);
 /// Longest line that is taken from an answer.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
@@ -42,6 +48,15 @@ enum Endpoint {
 pub struct Client {
     endpoint: Endpoint,
     forwarded: bool,
+    /// None: nothing is kept. Shared by clones.
+    kept: Option<Arc<Mutex<Option<Kept>>>>,
+}
+
+/// A connection that waits for its next request.
+#[derive(Debug)]
+struct Kept {
+    sender: SendRequest<Full<Bytes>>,
+    since: Instant,
 }
 
 /// A request had no good answer.
@@ -85,12 +100,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 impl Client {
     /// The daemon behind a Unix socket.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self { endpoint: Endpoint::Unix(path.into()), forwarded: false }
+        Self { endpoint: Endpoint::Unix(path.into()), forwarded: false, kept: None }
     }
 
     /// A peer, by mutual TLS. Requests are marked as passed on.
     pub fn tls(address: SocketAddr, config: Arc<ClientConfig>) -> Self {
-        Self { endpoint: Endpoint::Tls { address, config }, forwarded: true }
+        Self { endpoint: Endpoint::Tls { address, config }, forwarded: true, kept: None }
+    }
+
+    /// Keeps a connection for half a second after a document came through it. Its clones share it.
+    #[must_use]
+    pub fn keeping(mut self) -> Self {
+        self.kept = Some(Arc::default());
+        self
     }
 
     fn name(&self) -> String {
@@ -120,16 +142,74 @@ impl Client {
             .map_err(|source| ClientError::Connect { endpoint: self.name(), source })
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
-        let broken = |source: hyper::Error| ClientError::Broken {
-            endpoint: self.name(),
-            source: source.into(),
-        };
+    fn broken(&self, source: hyper::Error) -> ClientError {
+        ClientError::Broken { endpoint: self.name(), source: source.into() }
+    }
+
+    async fn open(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let io = TokioIo::new(self.connect().await?);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(io).await.map_err(broken)?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(io)
+            .await
+            .map_err(|source| self.broken(source))?;
         tokio::spawn(connection.with_upgrades());
-        sender.send_request(request).await.map_err(broken)
+        Ok(sender)
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
+        let mut sender = self.open().await?;
+        sender.send_request(request).await.map_err(|source| self.broken(source))
+    }
+
+    /// Sends what is answered by one document; on the kept connection, if there is one.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<T, ClientError> {
+        let kept = match self.take_kept() {
+            Some(mut kept) => kept.ready().await.is_ok().then_some(kept),
+            None => None,
+        };
+        let mut sender = match kept {
+            Some(kept) => kept,
+            None => self.open().await?,
+        };
+        let response = match sender.try_send_request(request).await {
+            Ok(response) => response,
+            Err(mut error) => match error.take_message() {
+                // closed meanwhile, and not sent: what was sent is never sent again
+                Some(request) => {
+                    sender = self.open().await?;
+                    let sent = sender.send_request(request).await;
+                    sent.map_err(|source| self.broken(source))?
+                }
+                None => return Err(self.broken(error.into_error())),
+            },
+        };
+        let answer = self.document(response).await;
+        if !matches!(answer, Err(ClientError::Broken { .. })) {
+            self.keep(sender);
+        }
+        answer
+    }
+
+    fn take_kept(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let slot = self.kept.as_ref()?;
+        let kept = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        (kept.since.elapsed() < KEEP).then_some(kept.sender)
+    }
+
+    fn keep(&self, sender: SendRequest<Full<Bytes>>) {
+        let Some(slot) = self.kept.clone() else { return };
+        let since = Instant::now();
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Kept { sender, since });
+        tokio::spawn(async move {
+            tokio::time::sleep(KEEP).await;
+            let mut kept = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            // another request may have kept another one since
+            if kept.as_ref().is_some_and(|kept| kept.since == since) {
+                *kept = None;
+            }
+        });
     }
 
     fn request(
@@ -191,8 +271,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let response = self.send(self.request(Method::GET, path, None, false)).await?;
-        self.document(response).await
+        self.ask(self.request(Method::GET, path, None, false)).await
     }
 
     /// POST of one document, answered by one.
@@ -205,8 +284,7 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).expect("requests are plain data");
-        let response = self.send(self.request(Method::POST, path, Some(body), false)).await?;
-        self.document(response).await
+        self.ask(self.request(Method::POST, path, Some(body), false)).await
     }
 
     /// GET or POST (with a body) that is answered by lines.
@@ -380,5 +458,63 @@ impl LineReader {
                 ClientError::Answer { endpoint: self.endpoint.clone(), source: source.into() }
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Answers `{}` to everything; a connection ends after `requests` of them. Counts connections.
+    async fn serve(listener: UnixListener, requests: usize, connections: Arc<AtomicUsize>) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            connections.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                for _ in 0..requests {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                    stream.write_all(answer).await.unwrap();
+                }
+            });
+        }
+    }
+
+    /// Connections that it takes to ask three times, with such pauses.
+    fn connections(requests: usize, keeps: bool, pause: Duration) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let counted = Arc::new(AtomicUsize::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = UnixListener::bind(&path).unwrap();
+            tokio::spawn(serve(listener, requests, counted.clone()));
+            let client = Client::unix(&path);
+            let client = if keeps { client.keeping() } else { client };
+            for _ in 0..3 {
+                tokio::time::sleep(pause).await;
+                client.clone().get::<serde_json::Value>("/").await.unwrap();
+            }
+        });
+        counted.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn connection_is_kept_for_a_moment_and_only_if_asked_for() {
+        assert_eq!(connections(9, true, Duration::ZERO), 1);
+        assert_eq!(connections(9, true, KEEP * 2), 3);
+        assert_eq!(connections(9, false, Duration::ZERO), 3);
+    }
+
+    #[test]
+    fn connection_that_the_daemon_closed_is_not_used_again() {
+        assert_eq!(connections(1, true, Duration::from_millis(50)), 3);
     }
 }

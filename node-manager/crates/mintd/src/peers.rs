@@ -28,6 +28,8 @@ pub(crate) struct PeerClients {
     /// For one request that moves a resource.
     pub move_timeout: Duration,
     pub runtime: Handle,
+    /// Those asked before: an operation asks a peer several times on one connection.
+    pub clients: Mutex<BTreeMap<NodeId, Client>>,
     /// Peers that did not answer `answers`, with the boot in which they did not.
     pub silent: Mutex<BTreeMap<NodeId, u32>>,
 }
@@ -37,8 +39,12 @@ impl PeerClients {
     pub fn client(&self, node: NodeId) -> Result<Client, ErrorBody> {
         match &self.tls {
             Some(config) => {
-                let address = SocketAddr::from((node.address(), self.port));
-                Ok(Client::tls(address, config.clone()))
+                let make = || {
+                    let address = SocketAddr::from((node.address(), self.port));
+                    Client::tls(address, config.clone()).keeping()
+                };
+                let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(clients.entry(node).or_insert_with(make).clone())
             }
             None => Err(ErrorBody::new(
                 ErrorCode::PeerUnreachable,

@@ -163,6 +163,7 @@ impl Parts {
             port: self.config.network.port,
             move_timeout: Duration::from_millis(u64::from(self.config.wait.move_ms) * 2 + 5_000),
             runtime: tokio::runtime::Handle::current(),
+            clients: Mutex::default(),
             silent: Mutex::default(),
         });
         let specs = SpecStore::open(&state_dir, info.boot_id)?;
