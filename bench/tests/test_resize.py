@@ -61,6 +61,21 @@ def test_memory_comes_and_goes(pair: Server):
     assert memory_bytes(pair.two) <= before + 4 * MIB
 
 
+def test_memory_that_its_node_took_offline_and_online_goes_back(pair: Server):
+    """A block that came at runtime stays movable when somebody on the node writes `online` to it."""
+    blocks = "cd /sys/devices/system/memory && grep -lw Movable memory*/valid_zones | cut -d/ -f1"
+    before = set(pair.two.out(blocks).split())
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
+    came = sorted(set(pair.two.out(blocks).split()) - before)
+    assert len(came) == 2, came
+    # All offline at once: of the movable zone nothing is left that a block could be added to.
+    for state in "offline", "online":
+        for block in came:
+            pair.two.run(f"echo {state} >/sys/devices/system/memory/{block}/state")
+    assert set(pair.two.out(blocks).split()) == before | set(came)
+    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
+
+
 def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
     """Pages in a pipe cannot move: the request ends in time and changes nothing, and works once they are gone."""
     amount = "256M@numa1"

@@ -18,7 +18,7 @@ SELFTESTS = {"cpu-on-off-test.sh": "-a", "mem-on-off-test.sh": "-r 10"}
 @pytest.mark.parametrize("script", SELFTESTS)
 def test_kernel_selftest_of_hotplug_passes_inside_a_node(pair: Server, script: str):
     """Cores and memory go offline and online by the node's own hand: it passes, nothing changes owner."""
-    # Memory that a node got at runtime is movable: some of it can go offline for sure.
+    # Memory that a node got at runtime is movable, and stays so: some of it can go offline for sure.
     pair.mintctl("node", "resize", ONE.name, "--memory", "+256M")
     pair.one.run("cat >/tmp/selftest", stdin=paths.need(paths.KERNELS / "mint" / "selftests" / script).read_bytes())
     with load([pair.zero, pair.two]) as found:

@@ -40,6 +40,9 @@ pub trait Host: Send + Sync {
     fn bind(&self, bdf: Bdf, driver: Option<&str>) -> io::Result<()>;
 }
 
+/// The kernel's parameter `memory_hotplug.online_policy`.
+const ONLINE_POLICY: &str = "sys/module/memory_hotplug/parameters/online_policy";
+
 /// The running system's trees.
 #[derive(Debug, Clone)]
 pub struct SysHost {
@@ -50,6 +53,16 @@ impl SysHost {
     /// `root` is `/`, or a folder with a copy of the files in tests.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
+    }
+
+    /// Has the kernel online memory as movable where the writer of a block's `state` leaves
+    /// the choice to it (`online`). By its own rule a block that lies between others of this
+    /// node, taken offline and online again by hand, would never leave the node any more.
+    ///
+    /// # Errors
+    /// When the kernel has no such parameter or refuses.
+    pub fn online_as_movable(&self) -> io::Result<()> {
+        self.write(&self.path(ONLINE_POLICY), "auto-movable")
     }
 
     fn function(&self, bdf: Bdf) -> PathBuf {
@@ -360,6 +373,17 @@ mod tests {
             fs::write(path.join("valid_zones"), zones).unwrap();
         }
         assert_eq!([1, 2, 3, 4].map(|block| host.is_movable(block)), [true, false, false, false]);
+    }
+
+    #[test]
+    fn policy_for_onlining_is_set_where_the_kernel_has_it() {
+        let (folder, host) = tree();
+        assert!(host.online_as_movable().is_err());
+        let file = folder.path().join(ONLINE_POLICY);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "contig-zones\n").unwrap();
+        host.online_as_movable().unwrap();
+        assert_eq!(fs::read_to_string(file).unwrap(), "auto-movable");
     }
 
     #[test]

@@ -115,9 +115,13 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .build()
         .map_err(RunError::Runtime)?;
     let root = PathBuf::from("/");
+    let host = SysHost::new(&root);
+    if let Err(error) = host.online_as_movable() {
+        warn!("memory that is onlined by hand may not be movable: {error}");
+    }
     runtime.block_on(async {
         let parts = Parts {
-            host: Arc::new(SysHost::new(&root)),
+            host: Arc::new(host),
             machine: Arc::new(machine),
             config: Arc::new(config),
             root,
