@@ -22,7 +22,7 @@ from rig.wait import SLOWNESS, wait_until
 FIO = (
     "fio --name=load --filename=/root/load.fio --size=16m --rw=randwrite --bs=4k --direct=1 --ioengine=psync"
     " --verify=crc32c --verify_fatal=1 --verify_backlog=16 --time_based --runtime=1000000 --rate_iops=30"
-    " --status-interval=2 --output={log}"
+    " --status-interval=2 --eta=never --output={log}"
 )
 # Bytes of a ping: their pattern is compared in each reply. More than one page, through one ring record.
 PING_BYTES = 8000

@@ -247,7 +247,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if report.failed and pool:
         dead = any(not server.machine.alive() for server in pool.running)
         report.lost = dead or call.excinfo.errisinstance(MachineLost)
-        report.sections.append(("the machines after the failure", keep_artefacts(item, pool)))
+        # What failed comes last, too: where only the end of the output is kept, it must not be cut off.
+        shown = f"{keep_artefacts(item, pool)}\n-- what failed: {item.nodeid} ({report.when})\n{call.excinfo.value}"
+        report.sections.append(("the machines after the failure", shown))
         pool.doubtful = True
     return report
 
