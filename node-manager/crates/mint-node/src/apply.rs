@@ -119,7 +119,6 @@ impl Applier<'_> {
                     source: Box::new(source),
                 });
             }
-            self.journal.done(index)?;
         }
         Ok(())
     }
@@ -128,14 +127,12 @@ impl Applier<'_> {
     /// back is returned in words: the rest is taken back all the same.
     pub fn roll_back(&mut self, done: &[Step]) -> Vec<String> {
         let mut left = Vec::new();
-        for (index, step) in done.iter().enumerate().rev() {
+        for step in done.iter().rev() {
             let undo = step.undo();
             info!(%undo, "roll back");
             if let Err(error) = self.ensure(&undo) {
                 warn!(%undo, %error, "cannot be taken back");
                 left.push(format!("{undo}: {error}"));
-            } else if let Err(error) = self.journal.undone(index) {
-                warn!(%error, "journal");
             }
         }
         if let Err(error) = self.journal.end() {
@@ -166,7 +163,10 @@ impl Applier<'_> {
             },
             Step::Claim { key, node, driver } => match entry(*key)? {
                 (ResState::Owned, Some(owner)) if owner == *node => {
-                    self.bind_here(*key, *node, driver.as_deref());
+                    // one that had no driver may have been left without by its user
+                    if driver.is_some() {
+                        self.bind_here(*key, *node, driver.as_deref());
+                    }
                     Ok(())
                 }
                 _ => self.step(step),

@@ -7,7 +7,7 @@ use mint_types::{Kind, NodeState, ResState};
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::Inventory;
-use crate::journal::Open;
+use crate::journal::Begun;
 
 /// Outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl Check {
 /// this node's online CPUs as its kernel counts them, if known.
 pub fn check_ledger(
     inventory: &Inventory,
-    open: Option<&Open>,
+    open: Option<&Begun>,
     online_here: Option<usize>,
 ) -> Vec<Check> {
     vec![
@@ -162,17 +162,9 @@ fn here(inventory: &Inventory, online_here: Option<usize>) -> Check {
     Check::of("cpus-here", CheckStatus::Warn, &faults, format!("{owned} CPUs"))
 }
 
-fn journal(open: Option<&Open>) -> Check {
+fn journal(open: Option<&Begun>) -> Check {
     let faults: Vec<String> = open
-        .map(|open| {
-            format!(
-                "{:?} of {} was interrupted after {} of {} steps: restart mintd",
-                open.begun.operation,
-                open.begun.name,
-                open.done,
-                open.begun.steps.len()
-            )
-        })
+        .map(|open| format!("{:?} of {} was interrupted: restart mintd", open.operation, open.name))
         .into_iter()
         .collect();
     Check::of("journal", CheckStatus::Warn, &faults, "nothing is open".into())

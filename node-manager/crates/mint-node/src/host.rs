@@ -79,10 +79,15 @@ impl SysHost {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
-    /// Ids of all processes.
+    /// Ids of all processes that run a program. A kernel's own threads, which are most of
+    /// what is there, have none.
     pub(crate) fn processes(&self) -> Vec<String> {
-        let mut found = names(&self.root.join("proc"));
-        found.retain(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let proc = self.root.join("proc");
+        let mut found = names(&proc);
+        found.retain(|name| {
+            name.bytes().all(|byte| byte.is_ascii_digit())
+                && fs::read_link(proc.join(name).join("exe")).is_ok()
+        });
         found
     }
 
@@ -400,6 +405,12 @@ mod tests {
             fs::write(task.join("comm"), format!("{comm}\n")).unwrap();
             let status = format!("Name:\t{comm}\nCpus_allowed_list:\t{allowed}\n");
             fs::write(task.join("status"), status).unwrap();
+        }
+        symlink("/usr/bin/qemu-system-x86_64", root.join("proc/70/exe")).unwrap();
+        // a kernel's thread of that name
+        fs::create_dir_all(root.join("proc/8/task/8")).unwrap();
+        for (file, text) in [("comm", "CPU 9/KVM\n"), ("status", "Cpus_allowed_list:\t1\n")] {
+            fs::write(root.join("proc/8/task/8").join(file), text).unwrap();
         }
         fs::write(root.join("proc/70/cmdline"), "qemu\0-name\0guest=web1,debug-threads=on\0-S\0")
             .unwrap();

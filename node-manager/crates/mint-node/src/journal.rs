@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is being changed, on disk before it is changed. One line of JSON per
-//! fact; at most one operation is open, as one thread owns all mutation.
+//! What is being changed, on disk before it is changed: one line of JSON. At most one
+//! operation is open, as one thread owns all mutation.
 //!
 //! ```text
-//!   (empty) --begin--> open --done(i)…--> open --end--> (empty)
+//!   (empty) --begin--> open --end--> (empty)
 //! ```
 //! A mintd that finds an open operation was killed in the middle of it:
-//! [`Journal::open_operation`] says what is left to be taken back or finished.
+//! [`Journal::open_operation`] says what is to be taken back or finished. How far it had
+//! come the ledger tells, which cannot be out of date: each step is looked at before it
+//! is taken back (`apply.rs`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -43,23 +45,10 @@ pub struct Begun {
     pub steps: Vec<Step>,
 }
 
+/// What is in the file.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Line {
-    Begin(Begun),
-    /// Step of that index was done.
-    Done(usize),
-    /// Step of that index was taken back.
-    Undone(usize),
-}
-
-/// An operation that a killed mintd left behind.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Open {
-    /// What was begun.
-    pub begun: Begun,
-    /// How many steps are known to be done; the one after may be, too.
-    pub done: usize,
+struct Line<T> {
+    begin: T,
 }
 
 /// The journal cannot be read or written.
@@ -97,24 +86,16 @@ impl Journal {
         Ok(Self { path, file })
     }
 
-    /// The operation that was not ended, if there is one. Lines that make no
-    /// sense (the machine lost power while the last one was written) end it.
+    /// The operation that was not ended, if there is one. A line that makes no sense
+    /// (the node ended while it was written) is none: nothing had been changed yet.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn open_operation(&self) -> Result<Option<Open>, JournalError> {
+    pub fn open_operation(&self) -> Result<Option<Begun>, JournalError> {
         let text =
             fs::read_to_string(&self.path).map_err(|source| self.error("read it", source))?;
-        let mut open: Option<Open> = None;
-        for line in text.lines() {
-            match (serde_json::from_str(line), &mut open) {
-                (Ok(Line::Begin(begun)), _) => open = Some(Open { begun, done: 0 }),
-                (Ok(Line::Done(index)), Some(open)) => open.done = index + 1,
-                (Ok(Line::Undone(index)), Some(open)) => open.done = index,
-                _ => break,
-            }
-        }
-        Ok(open)
+        let line = text.lines().next().and_then(|line| serde_json::from_str(line).ok());
+        Ok(line.map(|line: Line<Begun>| line.begin))
     }
 
     /// Begins an operation; nothing may be changed before this returns.
@@ -122,24 +103,14 @@ impl Journal {
     /// # Errors
     /// When it cannot be written to disk.
     pub fn begin(&mut self, begun: &Begun) -> Result<(), JournalError> {
-        self.end()?;
-        self.write(&Line::Begin(begun.clone()))
-    }
-
-    /// A step was done.
-    ///
-    /// # Errors
-    /// When it cannot be written to disk.
-    pub fn done(&mut self, index: usize) -> Result<(), JournalError> {
-        self.write(&Line::Done(index))
-    }
-
-    /// A step was taken back.
-    ///
-    /// # Errors
-    /// When it cannot be written to disk.
-    pub fn undone(&mut self, index: usize) -> Result<(), JournalError> {
-        self.write(&Line::Undone(index))
+        let mut text =
+            serde_json::to_string(&Line { begin: begun }).expect("plain data is always JSON");
+        text.push('\n');
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .and_then(|()| self.file.sync_data())
+            .map_err(|source| self.error("write to it", source))
     }
 
     /// The operation is over, this way or that.
@@ -151,15 +122,6 @@ impl Journal {
             .set_len(0)
             .and_then(|()| self.file.sync_data())
             .map_err(|source| self.error("empty it", source))
-    }
-
-    fn write(&mut self, line: &Line) -> Result<(), JournalError> {
-        let mut text = serde_json::to_string(line).expect("plain data is always JSON");
-        text.push('\n');
-        self.file
-            .write_all(text.as_bytes())
-            .and_then(|()| self.file.sync_data())
-            .map_err(|source| self.error("write to it", source))
     }
 
     fn error(&self, action: &'static str, source: io::Error) -> JournalError {
@@ -188,7 +150,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(folder.path()).unwrap();
         journal.begin(&begun()).unwrap();
-        journal.done(0).unwrap();
         journal.end().unwrap();
         assert_eq!(journal.open_operation().unwrap(), None);
     }
@@ -198,18 +159,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(folder.path()).unwrap();
         journal.begin(&begun()).unwrap();
-        journal.done(0).unwrap();
         drop(journal);
-        let open = Journal::open(folder.path()).unwrap().open_operation().unwrap().unwrap();
-        assert_eq!(open, Open { begun: begun(), done: 1 });
+        let open = Journal::open(folder.path()).unwrap().open_operation().unwrap();
+        assert_eq!(open, Some(begun()));
     }
 
     #[test]
-    fn torn_last_line_does_not_count() {
+    fn torn_line_is_no_operation() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(folder.path()).unwrap();
+        journal.file.write_all(b"{\"begin\":{\"operation\":\"add\",").unwrap();
+        assert_eq!(journal.open_operation().unwrap(), None);
         journal.begin(&begun()).unwrap();
-        journal.file.write_all(b"{\"done\":").unwrap();
-        assert_eq!(journal.open_operation().unwrap().unwrap().done, 0);
+        assert_eq!(journal.open_operation().unwrap(), Some(begun()));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   NodeSpec --planner--> Plan --apply--> ledger
-//!                |           |   journal: begin, done(i)…, end
+//!                |           |   journal: begin, end
 //!            refusals        undo of the done steps, last first
 //! ```
 //! Nothing here knows of sockets or tasks: [`Nodes`] is owned by one thread

@@ -104,6 +104,10 @@ mod tests {
         ] {
             fs::write(root.join(file), text).unwrap();
         }
+        for pid in [8, 70] {
+            let exe = root.join(format!("proc/{pid}/exe"));
+            std::os::unix::fs::symlink("/usr/bin/program", exe).unwrap();
+        }
         let guest =
             GuestLoad { name: "web1".into(), vcpus: 1, memory_bytes: 2 << 20, cpu_ms: 2000 };
         let want = Load {

@@ -2,6 +2,7 @@
 //! Operations on nodes. One thread owns a [`Nodes`]; each call may block for as
 //! long as the kernel's moves take, and returns when the ledger is settled.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -350,7 +351,6 @@ impl Nodes {
                 refusals: source.refusal().cloned().into_iter().collect(),
                 source: Box::new(source),
             })?;
-            self.journal.done(index)?;
         }
         self.journal.end()?;
         self.specs.forget(begun.node)?;
@@ -436,9 +436,8 @@ impl Nodes {
     /// # Errors
     /// When the journal or the kernel fails.
     pub fn reconcile(&mut self) -> Result<Vec<String>, OpError> {
-        let Some(open) = self.journal.open_operation()? else { return Ok(Vec::new()) };
+        let Some(begun) = self.journal.open_operation()? else { return Ok(Vec::new()) };
         let inventory = self.inventory()?;
-        let begun = open.begun;
         if begun.boot_id != inventory.info.boot_id {
             self.journal.end()?;
             return Ok(vec![format!(
@@ -456,9 +455,8 @@ impl Nodes {
                 if is_add {
                     _ = self.machine.unload(begun.node);
                 }
-                // the step after the last known one may have been done, too
-                let maybe = (open.done + 1).min(begun.steps.len());
-                let left = self.applier(inventory.info.node).roll_back(&begun.steps[..maybe]);
+                // those that were never done are found as they should be
+                let left = self.applier(inventory.info.node).roll_back(&begun.steps);
                 if is_add {
                     self.specs.forget(begun.node)?;
                 }
@@ -504,6 +502,7 @@ impl Nodes {
             peers: &*self.peers,
             config: &self.config,
             stay: BTreeSet::new(),
+            answers: RefCell::default(),
         }
     }
 

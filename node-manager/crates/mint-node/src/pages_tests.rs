@@ -21,6 +21,7 @@ fn process(root: &Path, pid: u32, comm: &str, pfns: &[u64]) {
     let folder = root.join(format!("proc/{pid}"));
     let present: Vec<u64> = pfns.iter().map(|pfn| pagemap::PRESENT | pfn).collect();
     put(&folder.join("pagemap"), 0x10, &present);
+    std::os::unix::fs::symlink("/usr/bin/program", folder.join("exe")).unwrap();
     fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
     fs::write(folder.join("statm"), format!("{} 1 0 0 0 0 0\n", pfns.len())).unwrap();
     let end = 0x10000 + pfns.len() * 0x1000;

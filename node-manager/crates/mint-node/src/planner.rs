@@ -2,7 +2,8 @@
 //! From a description to steps, or to every reason why not. Reads only; asks
 //! the kernel and the peers by dry runs.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mint_sys::SysError;
 use mint_types::{
@@ -28,6 +29,8 @@ pub(crate) struct Planner<'a> {
     pub config: &'a Config,
     /// Memory blocks that their owners have tried to give up in vain.
     pub stay: BTreeSet<ResourceKey>,
+    /// What owners have said for this plan: a resource is asked for once.
+    pub answers: RefCell<BTreeMap<(ResourceKey, NodeId), Result<(), Refusal>>>,
 }
 
 /// A plan as it grows.
@@ -396,6 +399,11 @@ impl Planner<'_> {
 
     /// Asks who would have to give it up whether it could.
     pub(crate) fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
+        let mut answers = self.answers.borrow_mut();
+        answers.entry((key, owner)).or_insert_with(|| self.ask_owner(key, owner)).clone()
+    }
+
+    fn ask_owner(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
         let label = self.inventory.label(owner);
         if owner != self.inventory.info.node && self.inventory.is_live(owner) {
             return match self.peers.release(owner, key, true) {

@@ -6,6 +6,7 @@ use crate::fake::{BLOCK_BYTES, FakeMachine, POOL1};
 use crate::planner_memory::choose_blocks;
 
 use mint_types::{CpuSet, MemoryRequest};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -48,6 +49,7 @@ fn plan(fake: &FakeMachine, spec: &NodeSpec) -> Result<Plan, Vec<Refusal>> {
         peers: fake,
         config: &config,
         stay: BTreeSet::new(),
+        answers: RefCell::default(),
     };
     let result = planner.add(spec);
     assert_eq!(fake.ledger(), before, "planning changes nothing");
