@@ -143,6 +143,14 @@ pub const ROUTES: &[Route] = &[
     ),
     route(
         "post",
+        "/v1/local/releasable",
+        "Could this node release these resources?",
+        "ReleasableRequest",
+        "Releasable",
+        Answer::Json,
+    ),
+    route(
+        "post",
         "/v1/local/claim",
         "A peer gives this node a resource",
         "ClaimRequest",
@@ -294,6 +302,8 @@ fn schemas() -> Value {
         PagesOfKind,
         Refusal,
         RefusalCode,
+        Releasable,
+        ReleasableRequest,
         ReleaseRequest,
         Released,
         RemoveRequest,

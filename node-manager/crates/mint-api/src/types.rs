@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests and replies. Sizes are bytes; times say their unit.
 
-use mint_types::{Load, NodeId, NodeSpec, NodeState, ResizeSpec, ResourceKey, RestartPolicy};
+use mint_types::{
+    Load, NodeId, NodeSpec, NodeState, Refusal, ResizeSpec, ResourceKey, RestartPolicy,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -468,12 +470,25 @@ pub struct ReleaseRequest {
     /// Which.
     #[schema(value_type = Object)]
     pub key: ResourceKey,
-    /// Only say whether it would work.
-    #[serde(default)]
-    pub dry_run: bool,
+}
+
+/// `POST /v1/local/releasable`: could this node release these resources of its own?
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleasableRequest {
+    /// Which.
+    #[schema(value_type = Vec<Object>)]
+    pub keys: Vec<ResourceKey>,
 }
 
 /// Answer to it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Releasable {
+    /// For each that was asked for, in that order: why not, or null where it could.
+    pub refusals: Vec<Option<Refusal>>,
+}
+
+/// Answer to a [`ReleaseRequest`] or [`ClaimRequest`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Released {
     /// Driver that was bound.

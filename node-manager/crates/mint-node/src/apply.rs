@@ -189,7 +189,7 @@ impl Applier<'_> {
     pub fn release(&self, key: ResourceKey, node: NodeId) -> Result<Option<String>, StepError> {
         if node != self.here {
             return if self.is_live(node)? {
-                Ok(self.peers.release(node, key, false)?)
+                Ok(self.peers.release(node, key)?)
             } else {
                 self.machine.release(key, node, false)?;
                 Ok(None)

@@ -3,6 +3,8 @@
 //! Two NUMA nodes of three cores each, a pool of free memory, two disks, a NIC,
 //! a bridge and an old device without MSI.
 
+mod peers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
@@ -17,7 +19,6 @@ use mint_types::{
 use crate::bundle::{Bundle, BundleError, BundleFile};
 use crate::host::Host;
 use crate::machine::Machine;
-use crate::peers::{PeerError, Peers};
 
 /// Size of the fake's memory blocks.
 pub const BLOCK_BYTES: u64 = 128 << 20;
@@ -537,52 +538,6 @@ impl Host for FakeMachine {
 
     fn bind(&self, bdf: Bdf, driver: Option<&str>) -> std::io::Result<()> {
         self.lock().drivers.insert(bdf, driver.unwrap_or("probed").into());
-        Ok(())
-    }
-}
-
-impl Peers for FakeMachine {
-    /// Peers do as they are told, by the ledger.
-    fn release(
-        &self,
-        node: NodeId,
-        key: ResourceKey,
-        dry_run: bool,
-    ) -> Result<Option<String>, PeerError> {
-        let mut state = self.lock();
-        if state.faults.contains(&format!("peer {node}")) {
-            return Err(PeerError::Unreachable { node, source: "no route".into() });
-        }
-        if dry_run && key.kind == Kind::Memory && state.pinned.contains(&key.id) {
-            let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
-            return Err(PeerError::Refused { node, refusal });
-        }
-        let stuck = state.stuck.clone();
-        let resource = state.resources.get_mut(&key).expect("planner found it");
-        if resource.owner != Some(node) {
-            return Err(PeerError::Failed { node, message: "not mine".into() });
-        }
-        if !dry_run && key.kind == Kind::Memory && stuck.contains(&key.id) {
-            let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
-            return Err(PeerError::Refused { node, refusal });
-        }
-        if !dry_run {
-            resource.state = ResState::Free;
-            resource.owner = None;
-            state.calls.push(format!("peer {node} releases {key}"));
-        }
-        Ok(None)
-    }
-
-    fn claim(&self, node: NodeId, key: ResourceKey, _: Option<&str>) -> Result<(), PeerError> {
-        let mut state = self.lock();
-        if state.faults.contains(&format!("peer {node}")) {
-            return Err(PeerError::Unreachable { node, source: "no route".into() });
-        }
-        let resource = state.resources.get_mut(&key).expect("planner found it");
-        resource.state = ResState::Owned;
-        resource.owner = Some(node);
-        state.calls.push(format!("peer {node} claims {key}"));
         Ok(())
     }
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mint_sys::SysError;
 use mint_types::{
     Kind, NodeId, NodeName, NodeSpec, NodeStatus, Plan, Refusal, RefusalCode, ResourceKey, Step,
 };
@@ -23,7 +22,7 @@ use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::Peers;
-use crate::planner::{Planner, busy, has_guests, not_movable, refused_by_kernel};
+use crate::planner::{Planner, busy, has_guests};
 use crate::specs::SpecStore;
 
 /// What operations need; see the traits.
@@ -385,40 +384,43 @@ impl Nodes {
     ///
     /// # Errors
     /// When it is not ours, in use, or the kernel refuses.
-    pub fn release_here(
-        &mut self,
-        key: ResourceKey,
-        dry_run: bool,
-    ) -> Result<Option<String>, OpError> {
+    pub fn release_here(&mut self, key: ResourceKey) -> Result<Option<String>, OpError> {
         let inventory = self.inventory()?;
-        let here = inventory.info.node;
-        let label = inventory.label(here);
-        let mut driver = None;
-        if let Some(bdf) = key.bdf() {
-            let users = self.host.users(bdf);
-            if !users.is_empty() {
-                return Err(busy(key, &label, &users).into());
-            }
-            driver = self.host.driver(bdf);
-        }
+        self.not_in_use(&inventory, key)?;
         if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
             return Err(refusal.into());
         }
-        if !dry_run {
-            return self.applier(here).release(key, here).map_err(|error| match error {
-                StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
-                other => other.into(),
-            });
+        let here = inventory.info.node;
+        self.applier(here).release(key, here).map_err(|error| match error {
+            StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
+            other => other.into(),
+        })
+    }
+
+    /// Whether a peer would get these resources of this node, for each of them.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub fn releasable_here(
+        &self,
+        keys: &[ResourceKey],
+    ) -> Result<Vec<Result<(), Refusal>>, OpError> {
+        let inventory = self.inventory()?;
+        let here = inventory.info.node;
+        let planner = self.planner(&inventory);
+        let answer = |&key| {
+            self.not_in_use(&inventory, key)?;
+            planner.can_release(key, here)
+        };
+        Ok(keys.iter().map(answer).collect())
+    }
+
+    fn not_in_use(&self, inventory: &Inventory, key: ResourceKey) -> Result<(), Refusal> {
+        let users = key.bdf().map(|bdf| self.host.users(bdf)).unwrap_or_default();
+        if users.is_empty() {
+            return Ok(());
         }
-        if key.kind == Kind::Memory && !self.host.is_movable(key.id) {
-            return Err(not_movable(key, &label).into());
-        }
-        match self.machine.release(key, here, true) {
-            Ok(()) => Ok(driver),
-            // the driver is unbound when it comes to it
-            Err(SysError::Move { failure, .. }) if failure.reason == 6 => Ok(driver),
-            Err(error) => Err(refused_by_kernel(key, &label, &error).into()),
-        }
+        Err(busy(key, &inventory.label(inventory.info.node), &users))
     }
 
     /// A free resource for this node, given by a peer.

@@ -229,13 +229,15 @@ fn device_asked_for_by_a_peer_is_given_unless_in_use() {
     let mut nodes = nodes(&fake, folder.path());
     let key = ResourceKey::device(disk());
     let before = fake.ledger();
-    assert_eq!(nodes.release_here(key, true).unwrap().as_deref(), Some("nvme"));
+    let root = ResourceKey::device("0000:01:00.0".parse().unwrap());
+    let said = nodes.releasable_here(&[key, root]).unwrap();
+    let codes = said.iter().map(|answer| answer.as_ref().err().map(|refusal| refusal.code));
+    assert_eq!(codes.collect::<Vec<_>>(), [None, Some(RefusalCode::DeviceBusy)]);
     assert_eq!(fake.ledger(), before);
-    assert_eq!(nodes.release_here(key, false).unwrap().as_deref(), Some("nvme"));
+    assert_eq!(nodes.release_here(key).unwrap().as_deref(), Some("nvme"));
     nodes.claim_here(key, Some("nvme")).unwrap();
     assert_eq!(fake.ledger(), before);
-    let root = ResourceKey::device("0000:01:00.0".parse().unwrap());
-    assert!(matches!(nodes.release_here(root, false), Err(OpError::Refused(_))));
+    assert!(matches!(nodes.release_here(root), Err(OpError::Refused(_))));
     assert_eq!(fake.ledger(), before);
 }
 
@@ -287,6 +289,18 @@ fn resize_there_and_back_leaves_the_ledger_as_it_was() {
     Host::bind(&*fake, disk(), Some("nvme")).unwrap();
     assert_eq!(fake.ledger(), before);
     assert_eq!(nodes.journal.open_operation().unwrap(), None);
+}
+
+#[test]
+fn owner_is_asked_for_all_of_a_kind_at_once() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let less = ResizeSpec { memory: vec!["-256M".parse().unwrap()], ..ResizeSpec::default() };
+    resize(&mut nodes, &less).unwrap();
+    let asked: Vec<String> =
+        fake.calls().into_iter().filter(|call| call.contains("is asked")).collect();
+    assert_eq!(asked, ["peer 1 is asked for 2"]);
 }
 
 #[test]
@@ -430,7 +444,7 @@ fn block_that_stays_is_told_with_what_is_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Arc::new(FakeMachine::new());
     let mut nodes = nodes(&fake, folder.path());
-    let mut refusal = |block| match nodes.release_here(ResourceKey::memory(block), false) {
+    let mut refusal = |block| match nodes.release_here(ResourceKey::memory(block)) {
         Err(OpError::Refused(mut refusals)) => refusals.remove(0),
         other => panic!("{other:?}"),
     };
@@ -481,7 +495,7 @@ fn core_that_a_guest_is_pinned_to_stays() {
         }
         other => panic!("{other}"),
     }
-    assert!(nodes.release_here(ResourceKey::cpu(5), false).is_err());
+    assert!(nodes.release_here(ResourceKey::cpu(5)).is_err());
     assert_eq!(fake.ledger(), before);
 }
 

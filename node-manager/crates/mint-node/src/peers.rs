@@ -38,12 +38,13 @@ pub enum PeerError {
 #[expect(clippy::missing_errors_doc, reason = "each fails when the peer does not do it")]
 pub trait Peers: Send + Sync {
     /// The peer releases a resource of its own; gives the driver that was bound.
-    fn release(
+    fn release(&self, node: NodeId, key: ResourceKey) -> Result<Option<String>, PeerError>;
+    /// Whether the peer could release these resources: an answer for each, in that order.
+    fn releasable(
         &self,
         node: NodeId,
-        key: ResourceKey,
-        dry_run: bool,
-    ) -> Result<Option<String>, PeerError>;
+        keys: &[ResourceKey],
+    ) -> Result<Vec<Result<(), Refusal>>, PeerError>;
     /// The peer claims a free resource for itself and binds the driver.
     fn claim(&self, node: NodeId, key: ResourceKey, driver: Option<&str>) -> Result<(), PeerError>;
 }

@@ -382,12 +382,17 @@ impl Planner<'_> {
     /// come first.
     pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
         let (mut sure, mut unsure) = (Vec::new(), Vec::new());
-        for &one in all.iter().rev().filter(|one| !self.stay.contains(&one.key)) {
-            if sure.len() == count {
+        let mut rest = all.iter().rev().filter(|one| !self.stay.contains(&one.key)).copied();
+        loop {
+            let next: Vec<&Resource> = rest.by_ref().take(count - sure.len()).collect();
+            if next.is_empty() {
                 break;
             }
-            let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
-            if goes { &mut sure } else { &mut unsure }.push(one);
+            self.ask_owners(&next);
+            for one in next {
+                let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
+                if goes { &mut sure } else { &mut unsure }.push(one);
+            }
         }
         // after a try in vain only what is likely is tried: each may take its whole time
         if self.stay.is_empty() {
@@ -399,25 +404,52 @@ impl Planner<'_> {
 
     /// Asks who would have to give it up whether it could.
     pub(crate) fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
-        let mut answers = self.answers.borrow_mut();
-        answers.entry((key, owner)).or_insert_with(|| self.ask_owner(key, owner)).clone()
+        if let Some(known) = self.answers.borrow().get(&(key, owner)) {
+            return known.clone();
+        }
+        self.ask(owner, &[key]);
+        self.answers.borrow()[&(key, owner)].clone()
     }
 
-    fn ask_owner(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
-        let label = self.inventory.label(owner);
-        if owner != self.inventory.info.node && self.inventory.is_live(owner) {
-            return match self.peers.release(owner, key, true) {
-                Ok(_) => Ok(()),
-                Err(PeerError::Refused { refusal, .. }) => Err(*refusal),
-                Err(error) => Err(Refusal::new(
-                    RefusalCode::PeerUnreachable,
-                    key,
-                    format_args!("{label} cannot be asked for {key}: {error}"),
-                )
-                .owned_by(label)
-                .hint("look at it: mintctl node show; or choose another one")),
-            };
+    /// The same for several, each owner at once.
+    fn ask_owners(&self, all: &[&Resource]) {
+        let mut keys: BTreeMap<NodeId, Vec<ResourceKey>> = BTreeMap::new();
+        for one in all {
+            let Some(owner) = one.owner else { continue };
+            if !self.answers.borrow().contains_key(&(one.key, owner)) {
+                keys.entry(owner).or_default().push(one.key);
+            }
         }
+        keys.iter().for_each(|(&owner, keys)| self.ask(owner, keys));
+    }
+
+    fn ask(&self, owner: NodeId, keys: &[ResourceKey]) {
+        let said: Vec<Result<(), Refusal>> =
+            if owner != self.inventory.info.node && self.inventory.is_live(owner) {
+                match self.peers.releasable(owner, keys) {
+                    Ok(said) => said,
+                    Err(error) => {
+                        keys.iter().map(|&key| Err(self.not_asked(key, owner, &error))).collect()
+                    }
+                }
+            } else {
+                keys.iter().map(|&key| self.look_here(key, owner)).collect()
+            };
+        let asked = keys.iter().map(|&key| (key, owner));
+        self.answers.borrow_mut().extend(asked.zip(said));
+    }
+
+    fn not_asked(&self, key: ResourceKey, owner: NodeId, error: &PeerError) -> Refusal {
+        let label = self.inventory.label(owner);
+        let text = format!("{label} cannot be asked for {key}: {error}");
+        Refusal::new(RefusalCode::PeerUnreachable, key, text)
+            .owned_by(label)
+            .hint("look at it: mintctl node show; or choose another one")
+    }
+
+    /// Of a resource of this node, or of one that does not run.
+    fn look_here(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
+        let label = self.inventory.label(owner);
         let is_ours = owner == self.inventory.info.node;
         if key.kind == Kind::Memory && is_ours && !self.host.is_movable(key.id) {
             return Err(not_movable(key, &label));

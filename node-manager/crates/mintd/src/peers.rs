@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mint_api::{
-    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, ReleaseRequest, Released,
+    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Releasable, ReleasableRequest,
+    ReleaseRequest, Released,
 };
 use mint_node::{PeerError, Peers};
-use mint_types::{NodeId, ResourceKey};
+use mint_types::{NodeId, Refusal, ResourceKey};
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -133,16 +134,26 @@ pub(crate) fn peer_error(error: ClientError) -> ErrorBody {
 
 /// Called by the state driver's thread, never by a task: they block.
 impl Peers for PeerClients {
-    fn release(
-        &self,
-        node: NodeId,
-        key: ResourceKey,
-        dry_run: bool,
-    ) -> Result<Option<String>, PeerError> {
+    fn release(&self, node: NodeId, key: ResourceKey) -> Result<Option<String>, PeerError> {
         let client = self.peer(node)?;
-        let request = ReleaseRequest { key, dry_run };
+        let request = ReleaseRequest { key };
         let reply: Released = self.wait(node, client.post("/v1/local/release", &request))?;
         Ok(reply.driver)
+    }
+
+    fn releasable(
+        &self,
+        node: NodeId,
+        keys: &[ResourceKey],
+    ) -> Result<Vec<Result<(), Refusal>>, PeerError> {
+        let client = self.peer(node)?;
+        let request = ReleasableRequest { keys: keys.to_vec() };
+        let reply: Releasable = self.wait(node, client.post("/v1/local/releasable", &request))?;
+        if reply.refusals.len() != keys.len() {
+            let message = format!("{} answers for {} questions", reply.refusals.len(), keys.len());
+            return Err(PeerError::Failed { node, message });
+        }
+        Ok(reply.refusals.into_iter().map(|refusal| refusal.map_or(Ok(()), Err)).collect())
     }
 
     fn claim(&self, node: NodeId, key: ResourceKey, driver: Option<&str>) -> Result<(), PeerError> {

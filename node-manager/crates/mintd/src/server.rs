@@ -14,7 +14,8 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
     API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello,
-    OrderedEnd, ROUTES, ReleaseRequest, Released, Repaired, SpecReply, UPGRADE, openapi,
+    OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Released, Repaired,
+    SpecReply, UPGRADE, openapi,
 };
 use mint_types::{NodeId, NodeStatus};
 use serde::Deserialize;
@@ -182,6 +183,7 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
             Ok::<_, Failure>(lines::operation(|lines| apply::apply(app, request, lines)))
         }),
         ("post", "/v1/local/release") => post(release),
+        ("post", "/v1/local/releasable") => post(releasable),
         ("post", "/v1/local/claim") => post(claim),
         ("post", "/v1/machine/poweroff") => post(|State(app): Shared| machine(app, "poweroff")),
         ("post", "/v1/machine/reboot") => post(|State(app): Shared| machine(app, "reboot")),
@@ -372,11 +374,22 @@ async fn release(State(app): Shared, body: String) -> Result<Json<Released>, Fai
     let request: ReleaseRequest = parse(&body)?;
     let driver = app
         .driver
-        .run(move |nodes| nodes.release_here(request.key, request.dry_run))
+        .run(move |nodes| nodes.release_here(request.key))
         .await
         .map_err(job_lost)?
         .map_err(op_error)?;
     Ok(Json(Released { driver }))
+}
+
+async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>, Failure> {
+    let request: ReleasableRequest = parse(&body)?;
+    let said = app
+        .driver
+        .run(move |nodes| nodes.releasable_here(&request.keys))
+        .await
+        .map_err(job_lost)?
+        .map_err(op_error)?;
+    Ok(Json(Releasable { refusals: said.into_iter().map(Result::err).collect() }))
 }
 
 async fn claim(State(app): Shared, body: String) -> Result<Json<Released>, Failure> {
