@@ -56,8 +56,9 @@ impl SysHost {
     }
 
     /// Has the kernel online memory as movable where the writer of a block's `state` leaves
-    /// the choice to it (`online`). By its own rule a block that lies between others of this
-    /// node, taken offline and online again by hand, would never leave the node any more.
+    /// the choice to it (`online`). By its own rule a block joins the zone of its neighbours,
+    /// or the normal zone: what came at runtime, and was taken offline and online again by
+    /// hand, would never leave the node any more.
     ///
     /// # Errors
     /// When the kernel has no such parameter or refuses.
