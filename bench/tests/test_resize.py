@@ -118,6 +118,26 @@ def test_memory_of_another_numa_node_comes_and_goes(pair: Server):
     assert pair.two.out(places) == before
 
 
+def test_core_is_on_its_own_numa_node_whatever_comes_first(pair: Server):
+    """Two cores of NUMA node 1 come to node 2, one before any memory of it: both are there, and it goes with them."""
+    nodes = "/sys/devices/system/node"
+    before = pair.two.out(f"ls -d {nodes}/node*")
+    assert "node1" not in before
+    late, early = ONE.cpus[-1], ONE.cpus[-1] + 1  # the second is node 0's
+    pair.mintctl("node", "resize", TWO.name, "--cpus", f"{TWO.cpus[0]},{early}")
+    first = pair.two.read(f"{nodes}/node1/cpulist").strip()
+    assert first.isdigit(), f"CPUs of NUMA node 1: {first!r}"
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+128M@numa1")
+    pair.mintctl("node", "resize", TWO.name, "--cpus", f"{TWO.cpus[0]},{late},{early}", "--from", ONE.name)
+    count = pair.two.out(f"ls -d {nodes}/node1/cpu[0-9]* | wc -l").strip()
+    assert (online(pair.two), count) == (3, "2")
+    pair.mintctl("node", "resize", ONE.name, "--cpus", ",".join(map(str, ONE.cpus)), "--from", TWO.name)
+    pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
+    assert pair.two.read(f"{nodes}/node1/cpulist").strip() == first
+    pair.mintctl("node", "resize", TWO.name, "--cpus", str(TWO.cpus[0]))
+    assert pair.two.out(f"ls -d {nodes}/node*") == before
+
+
 def test_device_moves_from_node0_to_node1_and_back(pair: Server):
     """device move: lspci shows it where it is, its driver binds there, with MSI-X."""
     pair.mintctl("device", "move", CARD2_E1000E, "--to", ONE.name)
