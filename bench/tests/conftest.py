@@ -23,6 +23,7 @@ from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
 from rig.machine import APIC_IDS, MachineConfig
 from rig.paths import RIG
+from rig.reports import reports_in
 from rig.server import Server
 
 FAILED = RIG / "failed"
@@ -80,23 +81,11 @@ def pool() -> Iterator[Pool]:
     pool.stop_all()
 
 
-# What a kernel says when something is wrong in it. (A panic that a test asks
-# for has none of these.)
-REPORTS = re.compile(
-    r"BUG:|WARNING: |Oops|KASAN|UBSAN|general protection|unable to handle|possible recursive locking|"
-    r"possible circular locking|inconsistent lock state|suspicious RCU usage|refcount_t|list_(add|del) corruption|"
-    r"sleeping function called from invalid context|rcu.*(detected stalls|self-detected stall)|"
-    r"blocked for more than|soft lockup|hard LOCKUP"
-)
-
-
 def reports(server: Server) -> list[str]:
     """Kernel reports on the consoles of a machine, since it was asked last."""
     found = []
     for console in server.machine.console:
-        for line in console.unread().splitlines():
-            if REPORTS.search(line):
-                found.append(f"{console.path.name}: {line}")
+        found += [f"{console.path.name}: {line}" for line in reports_in(console.unread())]
     return found
 
 

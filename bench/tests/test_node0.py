@@ -63,6 +63,7 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(own_machine, request:
             for busy in found:
                 busy.check()
         ping.check_and_end()
+    assert "ends with this reset" not in server.zero.console.text()
     # Everything that node 0 does beside nodes, it does again.
     assert server.mintctl("doctor")["ok"]
     server.mintctl("node", "restart", TWO.name)

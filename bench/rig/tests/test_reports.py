@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a kernel are found in its console's text."""
+
+from rig.reports import BEGIN, STOCK_AT_END, reports_in
+
+END = "[   61.0] reboot: Restarting system"
+OFFLINE = f"[   61.1] {STOCK_AT_END}1!"
+WARNING = "[   61.1] WARNING: CPU: 2 PID: 0 at native_smp_send_reschedule+0x24/0x30"
+BUG = "[   61.2] BUG: KASAN: use-after-free in mint_end"
+
+
+def test_report_is_found():
+    assert reports_in(f"[    0.0] {BEGIN}6.12\n{BUG}\nmint-init: ready\n") == [BUG]
+
+
+def test_waking_a_stopped_core_is_let_pass_at_a_kernels_end_only():
+    assert reports_in(f"{END}\n{OFFLINE}\n{WARNING}\n") == []
+    assert reports_in(f"{OFFLINE}\n{WARNING}\n") == [WARNING]
+    assert reports_in(f"{END}\n[    0.0] {BEGIN}6.12\n{OFFLINE}\n{WARNING}\n") == [WARNING]
+
+
+def test_other_reports_at_a_kernels_end_are_found():
+    assert reports_in(f"{END}\n{WARNING}\n") == [WARNING]
+    assert reports_in(f"{END}\n{OFFLINE}\n{WARNING}\n{BUG}\n") == [BUG]
