@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_api::{
     ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Releasable, ReleasableRequest,
@@ -33,6 +33,8 @@ pub(crate) struct PeerClients {
     pub clients: Mutex<BTreeMap<NodeId, Client>>,
     /// Peers that did not answer `answers`, with the boot in which they did not.
     pub silent: Mutex<BTreeMap<NodeId, u32>>,
+    /// When a peer last answered a request that moves a resource.
+    pub heard: Mutex<BTreeMap<NodeId, Instant>>,
 }
 
 impl PeerClients {
@@ -64,8 +66,12 @@ impl PeerClients {
     /// Does the daemon of a running node answer?
     ///
     /// One that runs may stall for seconds, so the first question of a boot
-    /// waits up to `within`; for later ones see [`Self::patience`].
+    /// waits up to `within`; for later ones see [`Self::patience`]. One that has
+    /// just moved a resource is not asked.
     pub async fn answers(&self, node: NodeId, boots: u32, within: Duration) -> bool {
+        if self.heard().get(&node).is_some_and(|when| when.elapsed() < HELLO_AGAIN) {
+            return true;
+        }
         let within = self.patience(node, boots, within);
         let answers = self.hello(node, within).await.is_some();
         if answers {
@@ -96,10 +102,15 @@ impl PeerClients {
     /// A node of that id is made or removed: its boots are counted anew.
     pub fn forget(&self, node: NodeId) {
         self.silent().remove(&node);
+        self.heard().remove(&node);
     }
 
     fn silent(&self) -> MutexGuard<'_, BTreeMap<NodeId, u32>> {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self) -> MutexGuard<'_, BTreeMap<NodeId, Instant>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<T>(
@@ -108,6 +119,9 @@ impl PeerClients {
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, PeerError> {
         let result = self.runtime.block_on(async { timeout(self.move_timeout, request).await });
+        if matches!(result, Ok(Ok(_) | Err(ClientError::Refused(_)))) {
+            self.heard().insert(node, Instant::now());
+        }
         match result {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(ClientError::Refused(body))) => match body.refusals.into_iter().next() {

@@ -169,6 +169,7 @@ impl Parts {
             runtime: tokio::runtime::Handle::current(),
             clients: Mutex::default(),
             silent: Mutex::default(),
+            heard: Mutex::default(),
         });
         let specs = SpecStore::open(&state_dir, info.boot_id)?;
         let nodes = Nodes {
