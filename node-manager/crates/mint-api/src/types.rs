@@ -463,13 +463,13 @@ pub struct EventView {
     pub reason: String,
 }
 
-/// `POST /v1/local/release`: a peer wants a resource of this node.
+/// `POST /v1/local/release`: a peer wants resources of this node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
-    /// Which.
-    #[schema(value_type = Object)]
-    pub key: ResourceKey,
+    /// Which, in the order in which they are released.
+    #[schema(value_type = Vec<Object>)]
+    pub keys: Vec<ResourceKey>,
 }
 
 /// `POST /v1/local/releasable`: could this node release these resources of its own?
@@ -488,17 +488,34 @@ pub struct Releasable {
     pub refusals: Vec<Option<Refusal>>,
 }
 
-/// Answer to a [`ReleaseRequest`] or [`ClaimRequest`].
+/// Answer to a [`ReleaseRequest`] or [`ClaimRequest`]: up to the first failure all is done.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Released {
-    /// Driver that was bound.
-    pub driver: Option<String>,
+pub struct Moved {
+    /// The first that was not moved, if there is one: the others up to it were.
+    pub stopped: Option<StoppedAt>,
 }
 
-/// `POST /v1/local/claim`: a peer gives a free resource to this node.
+/// Where it ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StoppedAt {
+    /// Which of those asked for, counted from 0.
+    pub at: usize,
+    /// Why.
+    pub error: ErrorBody,
+}
+
+/// `POST /v1/local/claim`: a peer gives free resources to this node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
+    /// Which, in the order in which they are claimed.
+    pub gifts: Vec<GiftRequest>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GiftRequest {
     /// Which.
     #[schema(value_type = Object)]
     pub key: ResourceKey,

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::host::Host;
 use crate::journal::{Begun, Journal, JournalError};
 use crate::machine::Machine;
-use crate::peers::{PeerError, Peers};
+use crate::peers::{Gift, PeerError, Peers, Stopped, in_turn};
 use crate::planner::refused_by_kernel;
 
 /// One step failed.
@@ -90,6 +90,28 @@ fn stays(step: &Step, error: &StepError) -> Option<ResourceKey> {
     }
 }
 
+/// Whose resource a step moves.
+fn peer_of(step: &Step) -> Option<NodeId> {
+    match step {
+        Step::Release { node, .. } | Step::Claim { node, .. } => Some(*node),
+        Step::Create { .. } | Step::Destroy { .. } => None,
+    }
+}
+
+fn released(step: &Step) -> Option<ResourceKey> {
+    match step {
+        Step::Release { key, .. } => Some(*key),
+        _ => None,
+    }
+}
+
+fn claimed(step: &Step) -> Option<Gift> {
+    match step {
+        Step::Claim { key, driver, .. } => Some(Gift { key: *key, driver: driver.clone() }),
+        _ => None,
+    }
+}
+
 /// Acts on the machine for one operation.
 pub(crate) struct Applier<'a> {
     pub machine: &'a dyn Machine,
@@ -105,29 +127,69 @@ impl Applier<'_> {
     /// that belongs to the operation is done.
     pub fn run(&mut self, begun: &Begun, progress: &dyn Fn(&str)) -> Result<(), ApplyError> {
         self.journal.begin(begun)?;
-        for (index, step) in begun.steps.iter().enumerate() {
-            if let Some(text) = begun.progress(index) {
-                progress(&text);
-            }
-            if let Err(source) = self.step(step) {
-                let left = self.roll_back(&begun.steps[..index]);
+        let steps = &begun.steps;
+        let mut begin = 0;
+        while begin < steps.len() {
+            let end = begin + self.together(&steps[begin..]);
+            (begin..end).filter_map(|index| begun.progress(index)).for_each(|text| progress(&text));
+            if let Err(Stopped { at, error: source }) = self.steps(&steps[begin..end]) {
+                let failed = begin + at;
+                // a peer that was lost sight of may have done any of them
+                let lost = matches!(source, StepError::Peer(PeerError::Unreachable { .. }));
+                let done = (0..end).filter(|&index| lost || index != failed);
+                let left = self.roll_back(done.map(|index| &steps[index]));
                 return Err(ApplyError::Step {
-                    step: step.to_string(),
+                    step: steps[failed].to_string(),
                     left,
-                    stays: stays(step, &source),
+                    stays: stays(&steps[failed], &source),
                     refusals: source.refusal().cloned().into_iter().collect(),
                     source: Box::new(source),
                 });
             }
+            begin = end;
         }
         Ok(())
     }
 
+    /// How many of these steps, from the first, one request to a peer does.
+    fn together(&self, steps: &[Step]) -> usize {
+        let Some(node) = steps.first().and_then(|step| self.peer_for(step)) else { return 1 };
+        let release = |step: &Step| matches!(step, Step::Release { .. });
+        let alike =
+            |step: &&Step| release(step) == release(&steps[0]) && peer_of(step) == Some(node);
+        steps.iter().take_while(alike).count()
+    }
+
+    /// The running peer that does this step for us.
+    fn peer_for(&self, step: &Step) -> Option<NodeId> {
+        let node = peer_of(step).filter(|&node| node != self.here)?;
+        // a ledger that cannot be read is the step's own failure
+        self.is_live(node).unwrap_or(false).then_some(node)
+    }
+
+    /// Steps of one node and kind, as [`Self::together`] found them.
+    fn steps(&self, steps: &[Step]) -> Result<(), Stopped<StepError>> {
+        let Some(node) = steps.first().and_then(|step| self.peer_for(step)) else {
+            return in_turn(steps, |step| self.step(step));
+        };
+        let keys: Vec<_> = steps.iter().filter_map(released).collect();
+        let done = if keys.is_empty() {
+            let gifts: Vec<_> = steps.iter().filter_map(claimed).collect();
+            self.peers.claim(node, &gifts)
+        } else {
+            self.peers.release(node, &keys)
+        };
+        done.map_err(|Stopped { at, error }| Stopped { at, error: error.into() })
+    }
+
     /// Takes back steps, last first, and ends the journal. What cannot be taken
     /// back is returned in words: the rest is taken back all the same.
-    pub fn roll_back(&mut self, done: &[Step]) -> Vec<String> {
+    pub fn roll_back<'s>(
+        &mut self,
+        done: impl IntoIterator<Item = &'s Step, IntoIter: DoubleEndedIterator>,
+    ) -> Vec<String> {
         let mut left = Vec::new();
-        for step in done.iter().rev() {
+        for step in done.into_iter().rev() {
             let undo = step.undo();
             info!(%undo, "roll back");
             if let Err(error) = self.ensure(&undo) {
@@ -177,27 +239,25 @@ impl Applier<'_> {
 
     /// One step.
     pub fn step(&self, step: &Step) -> Result<(), StepError> {
+        if self.peer_for(step).is_some() {
+            return self.steps(std::slice::from_ref(step)).map_err(|stopped| stopped.error);
+        }
         match step {
             Step::Create { node, name } => Ok(self.machine.create(*node, name.as_str())?),
             Step::Destroy { node, .. } => Ok(self.machine.destroy(*node)?),
-            Step::Release { key, node, .. } => self.release(*key, *node).map(drop),
+            Step::Release { key, node, .. } => self.release(*key, *node),
             Step::Claim { key, node, driver } => self.claim(*key, *node, driver.as_deref()),
         }
     }
 
-    /// Owned by `node` -> free; gives the driver that was bound here.
-    pub fn release(&self, key: ResourceKey, node: NodeId) -> Result<Option<String>, StepError> {
+    /// Owned by `node` -> free: this node's, or one's that does not run.
+    pub fn release(&self, key: ResourceKey, node: NodeId) -> Result<(), StepError> {
         if node != self.here {
-            return if self.is_live(node)? {
-                Ok(self.peers.release(node, key)?)
-            } else {
-                self.machine.release(key, node, false)?;
-                Ok(None)
-            };
+            return Ok(self.machine.release(key, node, false)?);
         }
         let Some(bdf) = key.bdf() else {
             return match self.machine.release(key, node, false) {
-                Ok(()) => Ok(None),
+                Ok(()) => Ok(()),
                 Err(error) => Err(self.not_released(key, error)),
             };
         };
@@ -213,7 +273,7 @@ impl Applier<'_> {
             self.bind_here(key, node, driver.as_deref());
             return Err(error.into());
         }
-        Ok(driver)
+        Ok(())
     }
 
     /// Why this node keeps a core or a memory block.
@@ -240,16 +300,13 @@ impl Applier<'_> {
         StepError::Stays(Box::new(refusal))
     }
 
-    /// Free -> owned by `node`, and its driver bound.
+    /// Free -> owned by `node`, and its driver bound: this node, or one that does not run.
     pub fn claim(
         &self,
         key: ResourceKey,
         node: NodeId,
         driver: Option<&str>,
     ) -> Result<(), StepError> {
-        if node != self.here && self.is_live(node)? {
-            return Ok(self.peers.claim(node, key, driver)?);
-        }
         self.machine.claim(key, node, false)?;
         self.bind_here(key, node, driver);
         Ok(())

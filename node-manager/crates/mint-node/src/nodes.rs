@@ -21,9 +21,14 @@ use crate::inventory::Inventory;
 use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
-use crate::peers::Peers;
+use crate::peers::{Gift, Peers, Stopped, in_turn};
 use crate::planner::{Planner, busy, has_guests};
 use crate::specs::SpecStore;
+
+/// Whoever asked may have gone, and takes back what he knows of: no more behind his back.
+fn still(wanted: &dyn Fn() -> bool) -> Result<(), OpError> {
+    if wanted() { Ok(()) } else { Err(OpError::Unwanted) }
+}
 
 /// What operations need; see the traits.
 pub struct Nodes {
@@ -379,21 +384,28 @@ impl Nodes {
         }
     }
 
-    /// A resource of this node, asked for by a peer: out of use, then free.
-    /// Gives the driver that was bound.
+    /// Resources of this node, asked for by a peer: out of use, then free, one
+    /// after the other. It ends early when nobody waits for it any more.
     ///
     /// # Errors
-    /// When it is not ours, in use, or the kernel refuses.
-    pub fn release_here(&mut self, key: ResourceKey) -> Result<Option<String>, OpError> {
-        let inventory = self.inventory()?;
-        self.not_in_use(&inventory, key)?;
-        if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
-            return Err(refusal.into());
-        }
+    /// At the first that is not ours, in use, or that the kernel refuses.
+    pub fn release_here(
+        &mut self,
+        keys: &[ResourceKey],
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Stopped<OpError>> {
+        let inventory = self.inventory().map_err(|error| Stopped { at: 0, error })?;
         let here = inventory.info.node;
-        self.applier(here).release(key, here).map_err(|error| match error {
-            StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
-            other => other.into(),
+        in_turn(keys, |&key| {
+            still(wanted)?;
+            self.not_in_use(&inventory, key)?;
+            if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
+                return Err(refusal.into());
+            }
+            self.applier(here).release(key, here).map_err(|error| match error {
+                StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
+                other => other.into(),
+            })
         })
     }
 
@@ -423,13 +435,21 @@ impl Nodes {
         Err(busy(key, &inventory.label(inventory.info.node), &users))
     }
 
-    /// A free resource for this node, given by a peer.
+    /// Free resources for this node, given by a peer, one after the other. It ends
+    /// early when nobody waits for it any more.
     ///
     /// # Errors
-    /// When the kernel refuses.
-    pub fn claim_here(&mut self, key: ResourceKey, driver: Option<&str>) -> Result<(), OpError> {
-        let here = self.inventory()?.info.node;
-        Ok(self.applier(here).claim(key, here, driver)?)
+    /// At the first that the kernel refuses.
+    pub fn claim_here(
+        &mut self,
+        gifts: &[Gift],
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Stopped<OpError>> {
+        let here = self.inventory().map_err(|error| Stopped { at: 0, error })?.info.node;
+        in_turn(gifts, |gift| {
+            still(wanted)?;
+            Ok(self.applier(here).claim(gift.key, here, gift.driver.as_deref())?)
+        })
     }
 
     /// Ends what a killed mintd left half done, by the journal. Returns what was

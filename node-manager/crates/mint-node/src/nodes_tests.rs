@@ -234,11 +234,26 @@ fn device_asked_for_by_a_peer_is_given_unless_in_use() {
     let codes = said.iter().map(|answer| answer.as_ref().err().map(|refusal| refusal.code));
     assert_eq!(codes.collect::<Vec<_>>(), [None, Some(RefusalCode::DeviceBusy)]);
     assert_eq!(fake.ledger(), before);
-    assert_eq!(nodes.release_here(key).unwrap().as_deref(), Some("nvme"));
-    nodes.claim_here(key, Some("nvme")).unwrap();
+    nodes.release_here(&[key], &|| true).unwrap();
+    nodes.claim_here(&[Gift { key, driver: Some("nvme".into()) }], &|| true).unwrap();
     assert_eq!(fake.ledger(), before);
-    assert!(matches!(nodes.release_here(root), Err(OpError::Refused(_))));
+    let stopped = nodes.release_here(&[root], &|| true).unwrap_err();
+    assert!(matches!(stopped.error, OpError::Refused(_)));
     assert_eq!(fake.ledger(), before);
+}
+
+#[test]
+fn release_for_a_peer_that_has_gone_ends_with_the_resource_under_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    let keys = [3, 4, 5].map(ResourceKey::cpu);
+    let asked = std::cell::Cell::new(0);
+    let wanted = || asked.replace(asked.get() + 1) < 2;
+    let stopped = nodes.release_here(&keys, &wanted).unwrap_err();
+    assert!(matches!(stopped, Stopped { at: 2, error: OpError::Unwanted }), "{stopped:?}");
+    let inventory = nodes.inventory().unwrap();
+    assert_eq!(inventory.cpus_of(inventory.info.node).to_string(), "0-2,5");
 }
 
 impl Nodes {
@@ -301,6 +316,21 @@ fn owner_is_asked_for_all_of_a_kind_at_once() {
     let asked: Vec<String> =
         fake.calls().into_iter().filter(|call| call.contains("is asked")).collect();
     assert_eq!(asked, ["peer 1 is asked for 2"]);
+}
+
+#[test]
+fn peer_that_did_it_all_and_was_lost_sight_of_gets_all_back() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    fake.fail("answer of peer 1");
+    let less = ResizeSpec { memory: vec!["-256M".parse().unwrap()], ..ResizeSpec::default() };
+    let error = resize(&mut nodes, &less).unwrap_err();
+    assert!(matches!(error, OpError::Apply(_)), "{error}");
+    let moved = fake.calls().into_iter().filter(|call| call.starts_with("peer 1 releases"));
+    assert_eq!(moved.count(), 2);
+    assert_eq!(fake.ledger(), before);
 }
 
 #[test]
@@ -444,8 +474,8 @@ fn block_that_stays_is_told_with_what_is_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Arc::new(FakeMachine::new());
     let mut nodes = nodes(&fake, folder.path());
-    let mut refusal = |block| match nodes.release_here(ResourceKey::memory(block)) {
-        Err(OpError::Refused(mut refusals)) => refusals.remove(0),
+    let mut refusal = |block| match nodes.release_here(&[ResourceKey::memory(block)], &|| true) {
+        Err(Stopped { at: 0, error: OpError::Refused(mut refusals) }) => refusals.remove(0),
         other => panic!("{other:?}"),
     };
     fake.fill(
@@ -495,7 +525,7 @@ fn core_that_a_guest_is_pinned_to_stays() {
         }
         other => panic!("{other}"),
     }
-    assert!(nodes.release_here(ResourceKey::cpu(5)).is_err());
+    assert!(nodes.release_here(&[ResourceKey::cpu(5)], &|| true).is_err());
     assert_eq!(fake.ledger(), before);
 }
 

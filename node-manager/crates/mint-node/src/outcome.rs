@@ -81,6 +81,9 @@ pub enum OpError {
         #[source]
         source: SysError,
     },
+    /// Whoever asked for several resources went away before the last.
+    #[error("nobody waits for it any more")]
+    Unwanted,
     /// Not all cores of a killed node were caught.
     #[error("{node} was killed, but only {parked} of its {cpus} cores are in the park loop")]
     NotParked {

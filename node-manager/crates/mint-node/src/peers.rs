@@ -34,17 +34,46 @@ pub enum PeerError {
     },
 }
 
+/// The first of several resources that was not moved; those before it were.
+#[derive(Debug)]
+pub struct Stopped<E> {
+    /// Which of them, counted from 0.
+    pub at: usize,
+    /// Why.
+    pub error: E,
+}
+
+/// Does the same for one after the other, up to the first that fails.
+pub(crate) fn in_turn<T, E>(
+    all: &[T],
+    mut act: impl FnMut(&T) -> Result<(), E>,
+) -> Result<(), Stopped<E>> {
+    for (at, one) in all.iter().enumerate() {
+        act(one).map_err(|error| Stopped { at, error })?;
+    }
+    Ok(())
+}
+
+/// A free resource for a node.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gift {
+    /// Which.
+    pub key: ResourceKey,
+    /// Driver to bind; a device without one gets any that fits.
+    pub driver: Option<String>,
+}
+
 /// Daemons of other running nodes.
 #[expect(clippy::missing_errors_doc, reason = "each fails when the peer does not do it")]
 pub trait Peers: Send + Sync {
-    /// The peer releases a resource of its own; gives the driver that was bound.
-    fn release(&self, node: NodeId, key: ResourceKey) -> Result<Option<String>, PeerError>;
+    /// The peer releases resources of its own, in this order.
+    fn release(&self, node: NodeId, keys: &[ResourceKey]) -> Result<(), Stopped<PeerError>>;
     /// Whether the peer could release these resources: an answer for each, in that order.
     fn releasable(
         &self,
         node: NodeId,
         keys: &[ResourceKey],
     ) -> Result<Vec<Result<(), Refusal>>, PeerError>;
-    /// The peer claims a free resource for itself and binds the driver.
-    fn claim(&self, node: NodeId, key: ResourceKey, driver: Option<&str>) -> Result<(), PeerError>;
+    /// The peer claims free resources for itself, in this order, and binds drivers.
+    fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>>;
 }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Releasable, ReleasableRequest,
-    ReleaseRequest, Released,
+    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, GiftRequest, Hello, Moved, Releasable,
+    ReleasableRequest, ReleaseRequest, StoppedAt,
 };
-use mint_node::{PeerError, Peers};
+use mint_node::{Gift, PeerError, Peers, Stopped};
 use mint_types::{NodeId, Refusal, ResourceKey};
 use rustls::ClientConfig;
+use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -113,28 +114,56 @@ impl PeerClients {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for an answer about that many resources.
     fn wait<T>(
         &self,
         node: NodeId,
+        count: usize,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, PeerError> {
-        let result = self.runtime.block_on(async { timeout(self.move_timeout, request).await });
+        let within = self.move_timeout.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+        let result = self.runtime.block_on(async { timeout(within, request).await });
         if matches!(result, Ok(Ok(_) | Err(ClientError::Refused(_)))) {
             self.heard().insert(node, Instant::now());
         }
         match result {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(ClientError::Refused(body))) => match body.refusals.into_iter().next() {
-                Some(refusal) => Err(PeerError::Refused { node, refusal: Box::new(refusal) }),
-                None => Err(PeerError::Failed { node, message: body.message }),
-            },
+            Ok(Err(ClientError::Refused(body))) => Err(said(node, *body)),
             Ok(Err(error)) => Err(PeerError::Unreachable { node, source: error.into() }),
             Err(elapsed) => Err(PeerError::Unreachable { node, source: elapsed.into() }),
         }
     }
 
+    /// Asks for something to be done with that many resources.
+    fn moved(
+        &self,
+        node: NodeId,
+        count: usize,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<(), Stopped<PeerError>> {
+        let reply = self
+            .peer(node)
+            .and_then(|client| self.wait::<Moved>(node, count, client.post(path, request)));
+        match reply {
+            Ok(Moved { stopped: None }) => Ok(()),
+            Ok(Moved { stopped: Some(StoppedAt { at, error }) }) => {
+                Err(Stopped { at: at.min(count.saturating_sub(1)), error: said(node, error) })
+            }
+            Err(error) => Err(Stopped { at: 0, error }),
+        }
+    }
+
     fn peer(&self, node: NodeId) -> Result<Client, PeerError> {
         self.client(node).map_err(|body| PeerError::Failed { node, message: body.message })
+    }
+}
+
+/// Why a peer's daemon did not do it.
+fn said(node: NodeId, body: ErrorBody) -> PeerError {
+    match body.refusals.into_iter().next() {
+        Some(refusal) => PeerError::Refused { node, refusal: Box::new(refusal) },
+        None => PeerError::Failed { node, message: body.message },
     }
 }
 
@@ -148,11 +177,9 @@ pub(crate) fn peer_error(error: ClientError) -> ErrorBody {
 
 /// Called by the state driver's thread, never by a task: they block.
 impl Peers for PeerClients {
-    fn release(&self, node: NodeId, key: ResourceKey) -> Result<Option<String>, PeerError> {
-        let client = self.peer(node)?;
-        let request = ReleaseRequest { key };
-        let reply: Released = self.wait(node, client.post("/v1/local/release", &request))?;
-        Ok(reply.driver)
+    fn release(&self, node: NodeId, keys: &[ResourceKey]) -> Result<(), Stopped<PeerError>> {
+        let request = ReleaseRequest { keys: keys.to_vec() };
+        self.moved(node, keys.len(), "/v1/local/release", &request)
     }
 
     fn releasable(
@@ -162,7 +189,8 @@ impl Peers for PeerClients {
     ) -> Result<Vec<Result<(), Refusal>>, PeerError> {
         let client = self.peer(node)?;
         let request = ReleasableRequest { keys: keys.to_vec() };
-        let reply: Releasable = self.wait(node, client.post("/v1/local/releasable", &request))?;
+        let reply: Releasable =
+            self.wait(node, 1, client.post("/v1/local/releasable", &request))?;
         if reply.refusals.len() != keys.len() {
             let message = format!("{} answers for {} questions", reply.refusals.len(), keys.len());
             return Err(PeerError::Failed { node, message });
@@ -170,9 +198,9 @@ impl Peers for PeerClients {
         Ok(reply.refusals.into_iter().map(|refusal| refusal.map_or(Ok(()), Err)).collect())
     }
 
-    fn claim(&self, node: NodeId, key: ResourceKey, driver: Option<&str>) -> Result<(), PeerError> {
-        let client = self.peer(node)?;
-        let request = ClaimRequest { key, driver: driver.map(str::to_owned) };
-        self.wait::<Released>(node, client.post("/v1/local/claim", &request)).map(drop)
+    fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>> {
+        let gift = |gift: &Gift| GiftRequest { key: gift.key, driver: gift.driver.clone() };
+        let request = ClaimRequest { gifts: gifts.iter().map(gift).collect() };
+        self.moved(node, gifts.len(), "/v1/local/claim", &request)
     }
 }

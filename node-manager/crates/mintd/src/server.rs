@@ -2,6 +2,7 @@
 //! The interface: routes, and the two places where they are served.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -13,10 +14,11 @@ use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
-    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello,
-    OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Released, Repaired,
-    SpecReply, UPGRADE, openapi,
+    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, GiftRequest,
+    Hello, Moved, OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Repaired,
+    SpecReply, StoppedAt, UPGRADE, openapi,
 };
+use mint_node::{Gift, Nodes, OpError, Stopped};
 use mint_types::{NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -370,15 +372,40 @@ async fn events(State(app): Shared, Query(query): Query<EventsQuery>) -> Respons
     })
 }
 
-async fn release(State(app): Shared, body: String) -> Result<Json<Released>, Failure> {
+/// Whether somebody waits for an answer: when the connection ends, its handler is dropped.
+#[derive(Clone, Default)]
+struct Wanted(Arc<AtomicBool>);
+
+/// Held by the handler.
+struct Waiting(Wanted);
+
+impl Wanted {
+    fn wait() -> (Self, Waiting) {
+        let wanted = Self(Arc::new(AtomicBool::new(true)));
+        (wanted.clone(), Waiting(wanted))
+    }
+
+    fn still(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
+
+fn moved(result: Result<(), Stopped<OpError>>) -> Json<Moved> {
+    let stopped = |Stopped { at, error }| StoppedAt { at, error: op_error(error) };
+    Json(Moved { stopped: result.err().map(stopped) })
+}
+
+async fn release(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ReleaseRequest = parse(&body)?;
-    let driver = app
-        .driver
-        .run(move |nodes| nodes.release_here(request.key))
-        .await
-        .map_err(job_lost)?
-        .map_err(op_error)?;
-    Ok(Json(Released { driver }))
+    let (wanted, _waiting) = Wanted::wait();
+    let job = move |nodes: &mut Nodes| nodes.release_here(&request.keys, &|| wanted.still());
+    Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
 }
 
 async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>, Failure> {
@@ -392,15 +419,13 @@ async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>
     Ok(Json(Releasable { refusals: said.into_iter().map(Result::err).collect() }))
 }
 
-async fn claim(State(app): Shared, body: String) -> Result<Json<Released>, Failure> {
+async fn claim(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ClaimRequest = parse(&body)?;
-    let driver = request.driver.clone();
-    app.driver
-        .run(move |nodes| nodes.claim_here(request.key, request.driver.as_deref()))
-        .await
-        .map_err(job_lost)?
-        .map_err(op_error)?;
-    Ok(Json(Released { driver }))
+    let gift = |gift: GiftRequest| Gift { key: gift.key, driver: gift.driver };
+    let gifts: Vec<_> = request.gifts.into_iter().map(gift).collect();
+    let (wanted, _waiting) = Wanted::wait();
+    let job = move |nodes: &mut Nodes| nodes.claim_here(&gifts, &|| wanted.still());
+    Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
 }
 
 async fn repair(State(app): Shared) -> Result<Json<Repaired>, Failure> {

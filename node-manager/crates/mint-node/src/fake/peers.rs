@@ -6,21 +6,23 @@ use std::sync::MutexGuard;
 use mint_types::{Kind, NodeId, Refusal, ResState, ResourceKey};
 
 use super::{FakeMachine, State};
-use crate::peers::{PeerError, Peers};
+use crate::peers::{Gift, PeerError, Peers, Stopped, in_turn};
+
+fn unreachable(node: NodeId, why: &str) -> PeerError {
+    PeerError::Unreachable { node, source: why.into() }
+}
 
 impl FakeMachine {
     /// As the peer's daemon sees it, if it answers.
     fn reach(&self, node: NodeId) -> Result<MutexGuard<'_, State>, PeerError> {
         let state = self.lock();
         match state.faults.contains(&format!("peer {node}")) {
-            true => Err(PeerError::Unreachable { node, source: "no route".into() }),
+            true => Err(unreachable(node, "no route")),
             false => Ok(state),
         }
     }
-}
 
-impl Peers for FakeMachine {
-    fn release(&self, node: NodeId, key: ResourceKey) -> Result<Option<String>, PeerError> {
+    fn release_one(&self, node: NodeId, key: ResourceKey) -> Result<(), PeerError> {
         let mut state = self.reach(node)?;
         let stuck = state.stuck.clone();
         let resource = state.resources.get_mut(&key).expect("planner found it");
@@ -34,7 +36,17 @@ impl Peers for FakeMachine {
         resource.state = ResState::Free;
         resource.owner = None;
         state.calls.push(format!("peer {node} releases {key}"));
-        Ok(None)
+        Ok(())
+    }
+}
+
+impl Peers for FakeMachine {
+    fn release(&self, node: NodeId, keys: &[ResourceKey]) -> Result<(), Stopped<PeerError>> {
+        in_turn(keys, |&key| self.release_one(node, key))?;
+        match self.lock().faults.remove(&format!("answer of peer {node}")) {
+            true => Err(Stopped { at: 0, error: unreachable(node, "connection reset") }),
+            false => Ok(()),
+        }
     }
 
     fn releasable(
@@ -52,15 +64,14 @@ impl Peers for FakeMachine {
         Ok(keys.iter().map(answer).collect())
     }
 
-    fn claim(&self, node: NodeId, key: ResourceKey, _: Option<&str>) -> Result<(), PeerError> {
-        let mut state = self.lock();
-        if state.faults.contains(&format!("peer {node}")) {
-            return Err(PeerError::Unreachable { node, source: "no route".into() });
-        }
-        let resource = state.resources.get_mut(&key).expect("planner found it");
-        resource.state = ResState::Owned;
-        resource.owner = Some(node);
-        state.calls.push(format!("peer {node} claims {key}"));
-        Ok(())
+    fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>> {
+        in_turn(gifts, |gift| {
+            let mut state = self.reach(node)?;
+            let resource = state.resources.get_mut(&gift.key).expect("planner found it");
+            resource.state = ResState::Owned;
+            resource.owner = Some(node);
+            state.calls.push(format!("peer {node} claims {}", gift.key));
+            Ok(())
+        })
     }
 }
