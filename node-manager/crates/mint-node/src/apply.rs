@@ -90,8 +90,8 @@ fn stays(step: &Step, error: &StepError) -> Option<ResourceKey> {
     }
 }
 
-/// Whose resource a step moves.
-fn peer_of(step: &Step) -> Option<NodeId> {
+/// The node whose resource a step moves.
+fn node_of(step: &Step) -> Option<NodeId> {
     match step {
         Step::Release { node, .. } | Step::Claim { node, .. } => Some(*node),
         Step::Create { .. } | Step::Destroy { .. } => None,
@@ -156,13 +156,13 @@ impl Applier<'_> {
         let Some(node) = steps.first().and_then(|step| self.peer_for(step)) else { return 1 };
         let release = |step: &Step| matches!(step, Step::Release { .. });
         let alike =
-            |step: &&Step| release(step) == release(&steps[0]) && peer_of(step) == Some(node);
+            |step: &&Step| release(step) == release(&steps[0]) && node_of(step) == Some(node);
         steps.iter().take_while(alike).count()
     }
 
     /// The running peer that does this step for us.
     fn peer_for(&self, step: &Step) -> Option<NodeId> {
-        let node = peer_of(step).filter(|&node| node != self.here)?;
+        let node = node_of(step).filter(|&node| node != self.here)?;
         // a ledger that cannot be read is the step's own failure
         self.is_live(node).unwrap_or(false).then_some(node)
     }
@@ -256,10 +256,8 @@ impl Applier<'_> {
             return Ok(self.machine.release(key, node, false)?);
         }
         let Some(bdf) = key.bdf() else {
-            return match self.machine.release(key, node, false) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(self.not_released(key, error)),
-            };
+            let done = self.machine.release(key, node, false);
+            return done.map_err(|error| self.not_released(key, error));
         };
         let driver = self.host.driver(bdf);
         if let Some(driver) = &driver {

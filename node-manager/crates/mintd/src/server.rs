@@ -2,7 +2,6 @@
 //! The interface: routes, and the two places where they are served.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -372,28 +371,11 @@ async fn events(State(app): Shared, Query(query): Query<EventsQuery>) -> Respons
     })
 }
 
-/// Whether somebody waits for an answer: when the connection ends, its handler is dropped.
-#[derive(Clone, Default)]
-struct Wanted(Arc<AtomicBool>);
-
-/// Held by the handler.
-struct Waiting(Wanted);
-
-impl Wanted {
-    fn wait() -> (Self, Waiting) {
-        let wanted = Self(Arc::new(AtomicBool::new(true)));
-        (wanted.clone(), Waiting(wanted))
-    }
-
-    fn still(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Relaxed);
-    }
+/// What a handler holds, and whether it still does: when the connection ends, it is dropped.
+fn somebody_waits() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
+    let held = Arc::new(());
+    let seen = Arc::downgrade(&held);
+    (held, move || seen.strong_count() > 0)
 }
 
 fn moved(result: Result<(), Stopped<OpError>>) -> Json<Moved> {
@@ -403,8 +385,8 @@ fn moved(result: Result<(), Stopped<OpError>>) -> Json<Moved> {
 
 async fn release(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ReleaseRequest = parse(&body)?;
-    let (wanted, _waiting) = Wanted::wait();
-    let job = move |nodes: &mut Nodes| nodes.release_here(&request.keys, &|| wanted.still());
+    let (_waits, waits) = somebody_waits();
+    let job = move |nodes: &mut Nodes| nodes.release_here(&request.keys, &waits);
     Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
 }
 
@@ -423,8 +405,8 @@ async fn claim(State(app): Shared, body: String) -> Result<Json<Moved>, Failure>
     let request: ClaimRequest = parse(&body)?;
     let gift = |gift: GiftRequest| Gift { key: gift.key, driver: gift.driver };
     let gifts: Vec<_> = request.gifts.into_iter().map(gift).collect();
-    let (wanted, _waiting) = Wanted::wait();
-    let job = move |nodes: &mut Nodes| nodes.claim_here(&gifts, &|| wanted.still());
+    let (_waits, waits) = somebody_waits();
+    let job = move |nodes: &mut Nodes| nodes.claim_here(&gifts, &waits);
     Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
 }
 
