@@ -137,6 +137,7 @@ pub(crate) async fn wait_started(
             NodeState::Running if !wants_mintd => return Ok(()),
             NodeState::Running => {
                 if app.peers.hello(node, within).await.is_some() {
+                    app.peers.note(node, status.boots, true);
                     times.mintd_ms = Some(ms(began));
                     lines.progress(format!("mintd of {label} answers"));
                     return Ok(());
@@ -453,8 +454,14 @@ pub(crate) fn refresh_names(app: &App) {
 /// A peer runs: learns its host keys as soon as its daemon answers; of node 0, what it boots.
 pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
     let deadline = Instant::now() + Duration::from_secs(app.config.wait.start_s);
+    let mut within = HELLO_FIRST;
     while app.peers.tls.is_some() && Instant::now() < deadline {
-        if let Some(hello) = app.peers.hello(node, HELLO_WITHIN).await {
+        let Ok(Some(status)) = app.machine.node(node) else { return };
+        if !status.state.is_live() {
+            return;
+        }
+        if let Some(hello) = app.peers.hello(node, within).await {
+            app.peers.note(node, status.boots, true);
             app.marks().ssh_host_keys.insert(node, hello.ssh_host_keys);
             let names = app.clone();
             _ = tokio::task::spawn_blocking(move || refresh_names(&names)).await;
@@ -463,9 +470,7 @@ pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
             }
             return;
         }
-        if !is_live(&app, node).unwrap_or(false) {
-            return;
-        }
+        within = (within + HELLO_STEP).min(HELLO_WITHIN);
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }

@@ -20,8 +20,15 @@ use tokio::time::timeout;
 
 /// For a kernel to accept a connection, and for a packet of it to be sent again.
 const LISTENS_WITHIN: Duration = Duration::from_millis(1300);
-/// For a peer that was silent before, or whose daemon nobody waits for.
+/// For a peer that was silent before, was not heard yet, or whose daemon nobody waits for.
 pub(crate) const HELLO_AGAIN: Duration = Duration::from_millis(300);
+
+/// A peer's daemon, in one boot of the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub boots: u32,
+    pub answers: bool,
+}
 
 /// Clients of all peers. Without keys (network off) no peer can be reached.
 pub(crate) struct PeerClients {
@@ -32,8 +39,8 @@ pub(crate) struct PeerClients {
     pub runtime: Handle,
     /// Those asked before: an operation asks a peer several times on one connection.
     pub clients: Mutex<BTreeMap<NodeId, Client>>,
-    /// Peers that did not answer `answers`, with the boot in which they did not.
-    pub silent: Mutex<BTreeMap<NodeId, u32>>,
+    /// What each peer's daemon did when it was last waited for.
+    pub known: Mutex<BTreeMap<NodeId, Known>>,
     /// When a peer last answered a request that moves a resource.
     pub heard: Mutex<BTreeMap<NodeId, Instant>>,
 }
@@ -66,21 +73,33 @@ impl PeerClients {
 
     /// Does the daemon of a running node answer?
     ///
-    /// One that runs may stall for seconds, so the first question of a boot
-    /// waits up to `within`; for later ones see [`Self::patience`]. One that has
-    /// just moved a resource is not asked.
+    /// One that answered before may stall for seconds, so it is waited for up to
+    /// `within`. One that was silent, or was not heard in this boot yet, may have no
+    /// daemon, and is asked briefly: for one that is starting [`meet`] waits. One
+    /// that has just moved a resource is not asked.
+    ///
+    /// [`meet`]: crate::operations::meet
     pub async fn answers(&self, node: NodeId, boots: u32, within: Duration) -> bool {
         if self.heard().get(&node).is_some_and(|when| when.elapsed() < HELLO_AGAIN) {
             return true;
         }
-        let within = self.patience(node, boots, within);
+        let heard = self.known_in(node, boots) == Some(true);
+        let within = if heard { within } else { within.min(HELLO_AGAIN) };
         let answers = self.hello(node, within).await.is_some();
-        if answers {
-            self.silent().remove(&node);
-        } else if within > HELLO_AGAIN {
-            self.silent().insert(node, boots);
+        if answers || (heard && within > HELLO_AGAIN) {
+            self.note(node, boots, answers);
         }
         answers
+    }
+
+    /// A node's daemon was waited for in this boot, and answered or not.
+    pub fn note(&self, node: NodeId, boots: u32, answers: bool) {
+        self.known().insert(node, Known { boots, answers });
+    }
+
+    /// Whether it answered in this boot; nothing if it was not waited for.
+    fn known_in(&self, node: NodeId, boots: u32) -> Option<bool> {
+        self.known().get(&node).filter(|known| known.boots == boots).map(|known| known.answers)
     }
 
     /// Whether somebody listens where a node's daemon would: its kernel says so at
@@ -93,21 +112,21 @@ impl PeerClients {
         matches!(timeout(LISTENS_WITHIN, TcpStream::connect(address)).await, Ok(Ok(_)))
     }
 
-    /// How long to wait for a daemon. A node that was silent in this boot may
-    /// have none at all: it must not delay every list and every stop.
+    /// How long to wait for a daemon that is to do something. A node that was silent
+    /// in this boot may have none at all: it must not delay every stop.
     pub fn patience(&self, node: NodeId, boots: u32, within: Duration) -> Duration {
-        let was_silent = self.silent().get(&node) == Some(&boots);
+        let was_silent = self.known_in(node, boots) == Some(false);
         if was_silent { within.min(HELLO_AGAIN) } else { within }
     }
 
     /// A node of that id is made or removed: its boots are counted anew.
     pub fn forget(&self, node: NodeId) {
-        self.silent().remove(&node);
+        self.known().remove(&node);
         self.heard().remove(&node);
     }
 
-    fn silent(&self) -> MutexGuard<'_, BTreeMap<NodeId, u32>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, BTreeMap<NodeId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn heard(&self) -> MutexGuard<'_, BTreeMap<NodeId, Instant>> {

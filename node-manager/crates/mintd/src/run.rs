@@ -168,7 +168,7 @@ impl Parts {
             move_timeout: Duration::from_millis(u64::from(self.config.wait.move_ms) * 2 + 5_000),
             runtime: tokio::runtime::Handle::current(),
             clients: Mutex::default(),
-            silent: Mutex::default(),
+            known: Mutex::default(),
             heard: Mutex::default(),
         });
         let specs = SpecStore::open(&state_dir, info.boot_id)?;

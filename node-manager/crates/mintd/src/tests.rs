@@ -437,6 +437,9 @@ fn silence_of_a_removed_node_says_nothing_of_the_next() {
         let (peers, within) = (&daemon.app.peers, Duration::from_secs(3));
         // no daemon of the fake machine's other nodes is there to answer
         assert!(!peers.answers(one, 1, within).await);
+        assert_eq!(peers.patience(one, 1, within), within, "it may be starting");
+        peers.note(one, 1, true);
+        assert!(!peers.answers(one, 1, within).await);
         assert!(peers.patience(one, 1, within) < within);
         events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         assert_eq!(peers.patience(one, 1, within), within);

@@ -10,7 +10,7 @@ use mint_api::{
 };
 use mint_node::doctor::{Check, CheckStatus, check_ledger};
 use mint_node::{Inventory, Journal};
-use mint_types::{Kind, NodeStatus, ResState, Resource};
+use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
 
@@ -59,6 +59,7 @@ pub(crate) fn node_view(
 ) -> impl Future<Output = NodeView> + Send + 'static {
     let cpus = inventory.cpus_of(node.id);
     let live = node.state.is_live();
+    let runs = node.state == NodeState::Running;
     let hung = app.marks().hung.contains(&node.id);
     let mut view = NodeView {
         id: node.id,
@@ -96,9 +97,11 @@ pub(crate) fn node_view(
     async move {
         if view.is_self {
             view.mintd = "ok".into();
-        } else if live {
+        } else if runs {
             let answers = peers.answers(view.id, view.boots, within).await;
             view.mintd = if answers { "ok" } else { "no answer" }.into();
+        } else if live {
+            view.mintd = "no answer".into();
         }
         view
     }
