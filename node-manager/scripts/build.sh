@@ -5,7 +5,7 @@
 # $BUILD/share. Dynamically linked against this machine's C library: the node
 # image's (Debian 13) is as new or newer than that of every machine we build on.
 #
-# Environment: BUILD (absolute path). Exit: 0 done, 1 failed.
+# Environment: BUILD, MINT_CACHE (absolute paths). Exit: 0 done, 1 failed.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -20,8 +20,12 @@ have=$(cargo --version | awk '{ print $2 }')
 [ "$(printf '%s\n%s\n' "$CARGO_MIN" "$have" | sort -V | head -n 1)" = "$CARGO_MIN" ] ||
 	die "cargo $have found, $CARGO_MIN or later needed: run make setup"
 
+# shellcheck source-path=SCRIPTDIR/..
+. scripts/seed.sh
 export CARGO_TARGET_DIR="$BUILD/cargo"
+seed_take release
 cargo build --release --locked --quiet --bin mintd --bin mintctl
+seed_keep release
 
 mkdir -p "$BUILD/bin" "$BUILD/share/man" "$BUILD/share/completions"
 for name in mintd mintctl; do

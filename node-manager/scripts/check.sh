@@ -9,7 +9,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:?is set by the Makefile: run make rust-check}"
+# shellcheck source-path=SCRIPTDIR/..
+. scripts/seed.sh
 export CARGO_TARGET_DIR="$BUILD/cargo"
+seed_take debug
 
 # Out of git, not out of the build tree: what is checked out there changes with
 # each kernel that is built, also by others.
@@ -29,3 +32,4 @@ fi
 cargo fmt --check
 cargo clippy --locked --quiet --all-targets -- -D warnings
 cargo test --locked --quiet
+seed_keep debug
