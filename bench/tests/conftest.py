@@ -21,6 +21,7 @@ import pytest
 
 from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
+from rig.load import LoadUntilEnd, Ping
 from rig.machine import APIC_IDS, MachineConfig
 from rig.paths import RIG
 from rig.reports import reports_in
@@ -129,6 +130,36 @@ def pair(pool: Pool) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def outliving() -> Iterator[LoadUntilEnd]:
+    """Guests that outlive whatever happens beside them."""
+    outliving = LoadUntilEnd()
+    yield outliving
+    outliving.end()
+
+
+@pytest.fixture
+def busy_peers(pair: Server, outliving: LoadUntilEnd) -> Iterator[Server]:
+    """The pair, guests and fio on nodes 0 and 2, and a ping between those: whatever is done with node 1, all goes on."""
+    found = outliving.on(pair, [pair.zero, pair.two])
+    ping = Ping(pair.zero, pair.two)
+    yield pair
+    for busy in found:
+        busy.check()
+    ping.check_and_end()
+
+
+@pytest.fixture
+def worn(pool: Pool, outliving: LoadUntilEnd) -> Iterator[Server]:
+    """The shared machine with nodes 1 and 2 running, for tests that do not leave it as it was: the last ones."""
+    server = pool.shared()
+    outliving.end()
+    server.ensure_pair()
+    pool.left = None
+    yield server
+    assert not (found := reports(server)), "kernels complained:\n" + "\n".join(found)
+
+
 @pytest.fixture
 def own_machine(pool: Pool):
     """Start machines for this test alone: call it with a MachineConfig."""
@@ -147,15 +178,15 @@ def own_machine(pool: Pool):
     assert not found, "kernels complained:\n" + "\n".join(found)
 
 
-# Machines of their own first, then the shared one: with node 0 only, with the pair.
-ORDER = ("own_machine", "bare", "pair")
+# Machines of their own first, then the shared one: with node 0 only, with the pair, with the pair under load.
+ORDER = ("own_machine", "bare", "pair", "busy_peers", "worn")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that want the shared machine in the same state come together: nodes take long to boot."""
 
     def place(item: pytest.Item) -> int:
-        return next((n for n, fixture in enumerate(ORDER) if fixture in item.fixturenames), 0)
+        return max((n for n, fixture in enumerate(ORDER) if fixture in item.fixturenames), default=0)
 
     items.sort(key=place)
 

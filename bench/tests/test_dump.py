@@ -15,7 +15,7 @@ from rig.vmcore import Vmcore
 
 # Two cores: one panics, the other is stopped by it. In its initrd, so that a
 # small node will do: its memory has to come out of the emulated server.
-DEAD = replace(SPARE, name="dead", cpus=(3, 4), memory_mib=512)
+DEAD = replace(SPARE, name="dead", cpus=(3, 4), memory_mib=256)
 MARK = "the last words of node dead"
 LIMIT_S = 600
 

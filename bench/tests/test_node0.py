@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node 0 restarts alone, or panics and is started again; the other nodes and their guests run on."""
+"""Node 0 restarts alone, or panics and is started again; the other nodes and their guests run on. The whole
+machine's end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from rig.load import Ping, load
-from rig.machine import MachineConfig
 from rig.server import ONE, TWO, Server
 from rig.wait import wait_until
 
@@ -41,13 +41,13 @@ def end_node0(server: Server, number: int) -> None:
         server.node(asked_on).start(command, limit_s=60)
 
 
-def test_node0_restarts_alone_and_comes_back_after_a_panic(own_machine, request: pytest.FixtureRequest):
+def test_node0_restarts_alone_and_comes_back_after_a_panic(worn: Server, request: pytest.FixtureRequest):
     """Guests on nodes 1 and 2 count on and use their disks, a ping between them loses nothing, the ledger is the
     same; any node may ask."""
-    server = own_machine(MachineConfig("node0"))
+    server = worn
     server.zero.run("printf '[node0]\\nrestart = \"on-crash\"\\n' >>/etc/mint/mint.toml; sync; mint-service restart mintd")
     server.wait_mintd(server.zero)
-    server.ensure_pair()
+    mark = server.zero.console.mark()
     ledger = server.ledger()
     boots = {number: node["boots"] for number, node in server.mintctl.nodes().items()}
     rounds = request.config.getoption("--node0-rounds")
@@ -63,7 +63,7 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(own_machine, request:
             for busy in found:
                 busy.check()
         ping.check_and_end()
-    assert "ends with this reset" not in server.zero.console.text()
+    assert "ends with this reset" not in server.zero.console.text(mark)
     # Everything that node 0 does beside nodes, it does again.
     assert server.mintctl("doctor")["ok"]
     server.mintctl("node", "restart", TWO.name)
@@ -71,3 +71,19 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(own_machine, request:
     server.mintctl("node", "resize", ONE.name, "--cpus", "-1")
     server.remove_all()
     assert server.zero.out("nproc") == "6"
+
+
+def test_machine_poweroff_stops_nodes_before_node0(worn: Server):
+    """mintctl machine poweroff, said on node 1: both nodes end in an orderly way, then the machine is off."""
+    marks = {number: worn.node(number).console.mark() for number in (0, 1, 2)}
+    worn.one.start("mintctl machine poweroff")
+    process = worn.machine.process
+    wait_until("the machine to be off", lambda: process.poll() is not None, 120)
+    assert process.returncode == 0
+    said = {number: worn.node(number).console.text(mark) for number, mark in marks.items()}
+    for number, text in said.items():
+        assert f"mint-init: node {number}: poweroff" in text
+    # What the kernels of nodes 1 and 2 say last is before node 0's last words.
+    for number in (1, 2):
+        assert "reboot: Power off not available: System halted" in said[number]
+    assert "still runs and ends with this reset" not in said[0]

@@ -31,7 +31,7 @@ def up(node: Node, function: str, address: str) -> None:
 def reach(node: Node, address: str) -> None:
     """Ten answers in a row through the card."""
     node.wait(f"{address}", f"ping -c 1 -W 2 {address} >/dev/null", 120)
-    assert " 0% packet loss" in node.out(f"ping -q -c 10 -i 0.2 {address}")
+    assert " 0% packet loss" in node.out(f"ping -q -c 10 -i 0.05 {address}")
 
 
 def devices(server: Server) -> dict[str, dict]:
