@@ -267,7 +267,7 @@ fn schemas() -> Value {
     }
     use crate::error::ErrorCode;
     use mint_types::{
-        BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind, Refusal, RefusalCode,
+        BlockPages, Gift, HolderKind, PageHolder, PageKind, PagesOfKind, Refusal, RefusalCode,
     };
     add!(
         AddRequest,
@@ -285,7 +285,7 @@ fn schemas() -> Value {
         ErrorBody,
         ErrorCode,
         EventView,
-        GiftRequest,
+        Gift,
         Hello,
         HolderKind,
         Line,

@@ -2,7 +2,7 @@
 //! Requests and replies. Sizes are bytes; times say their unit.
 
 use mint_types::{
-    Load, NodeId, NodeSpec, NodeState, Refusal, ResizeSpec, ResourceKey, RestartPolicy,
+    Gift, Load, NodeId, NodeSpec, NodeState, Refusal, ResizeSpec, ResourceKey, RestartPolicy,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -509,19 +509,7 @@ pub struct StoppedAt {
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
     /// Which, in the order in which they are claimed.
-    pub gifts: Vec<GiftRequest>,
-}
-
-/// One of them.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GiftRequest {
-    /// Which.
-    #[schema(value_type = Object)]
-    pub key: ResourceKey,
-    /// Driver to bind.
-    #[serde(default)]
-    pub driver: Option<String>,
+    pub gifts: Vec<Gift>,
 }
 
 /// `GET /v1/local/specs/NODE`.

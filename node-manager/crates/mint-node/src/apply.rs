@@ -4,13 +4,13 @@
 use std::io;
 
 use mint_sys::SysError;
-use mint_types::{Bdf, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
+use mint_types::{Bdf, Gift, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
 use tracing::{info, warn};
 
 use crate::host::Host;
 use crate::journal::{Begun, Journal, JournalError};
 use crate::machine::Machine;
-use crate::peers::{Gift, PeerError, Peers, Stopped, in_turn};
+use crate::peers::{PeerError, Peers, Stopped, in_turn};
 use crate::planner::refused_by_kernel;
 
 /// One step failed.

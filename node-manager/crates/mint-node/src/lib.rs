@@ -46,5 +46,5 @@ pub use journal::Journal;
 pub use machine::{KernelMachine, Machine};
 pub use nodes::{Nodes, not_running};
 pub use outcome::{Done, GiveBack, OpError, Times};
-pub use peers::{Gift, PeerError, Peers, Stopped};
+pub use peers::{PeerError, Peers, Stopped};
 pub use specs::SpecStore;

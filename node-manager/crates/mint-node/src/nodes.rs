@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mint_types::{
-    Kind, NodeId, NodeName, NodeSpec, NodeStatus, Plan, Refusal, RefusalCode, ResourceKey, Step,
+    Gift, Kind, NodeId, NodeName, NodeSpec, NodeStatus, Plan, Refusal, RefusalCode, ResourceKey,
+    Step,
 };
 use tracing::{info, info_span, warn};
 
@@ -21,7 +22,7 @@ use crate::inventory::Inventory;
 use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
-use crate::peers::{Gift, Peers, Stopped, in_turn};
+use crate::peers::{Peers, Stopped, in_turn};
 use crate::planner::{Planner, busy, has_guests};
 use crate::specs::SpecStore;
 

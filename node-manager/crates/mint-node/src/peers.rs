@@ -2,7 +2,7 @@
 //! Other nodes' daemons, as far as plans need them: a running node's resources
 //! can be given up by its own kernel only.
 
-use mint_types::{NodeId, Refusal, ResourceKey};
+use mint_types::{Gift, NodeId, Refusal, ResourceKey};
 
 /// A peer did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -52,15 +52,6 @@ pub(crate) fn in_turn<T, E>(
         act(one).map_err(|error| Stopped { at, error })?;
     }
     Ok(())
-}
-
-/// A free resource for a node.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Gift {
-    /// Which.
-    pub key: ResourceKey,
-    /// Driver to bind; a device without one gets any that fits.
-    pub driver: Option<String>,
 }
 
 /// Daemons of other running nodes.

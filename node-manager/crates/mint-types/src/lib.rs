@@ -22,4 +22,4 @@ pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};
 pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};
 pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
-pub use resource::{Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};
+pub use resource::{Gift, Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};

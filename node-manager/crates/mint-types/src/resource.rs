@@ -65,6 +65,19 @@ impl fmt::Display for ResourceKey {
     }
 }
 
+/// A free resource for a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Gift {
+    /// Which.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub key: ResourceKey,
+    /// Driver to bind; a device without one gets any that fits.
+    #[serde(default)]
+    pub driver: Option<String>,
+}
+
 /// State of a resource: exactly one at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

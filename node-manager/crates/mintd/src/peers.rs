@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, GiftRequest, Hello, Moved, Releasable,
+    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Moved, Releasable,
     ReleasableRequest, ReleaseRequest, StoppedAt,
 };
-use mint_node::{Gift, PeerError, Peers, Stopped};
-use mint_types::{NodeId, Refusal, ResourceKey};
+use mint_node::{PeerError, Peers, Stopped};
+use mint_types::{Gift, NodeId, Refusal, ResourceKey};
 use rustls::ClientConfig;
 use serde::Serialize;
 use tokio::net::TcpStream;
@@ -218,8 +218,7 @@ impl Peers for PeerClients {
     }
 
     fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>> {
-        let gift = |gift: &Gift| GiftRequest { key: gift.key, driver: gift.driver.clone() };
-        let request = ClaimRequest { gifts: gifts.iter().map(gift).collect() };
+        let request = ClaimRequest { gifts: gifts.to_vec() };
         self.moved(node, gifts.len(), "/v1/local/claim", &request)
     }
 }

@@ -13,11 +13,11 @@ use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
-    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, GiftRequest,
-    Hello, Moved, OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Repaired,
-    SpecReply, StoppedAt, UPGRADE, openapi,
+    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, Moved,
+    OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Repaired, SpecReply,
+    StoppedAt, UPGRADE, openapi,
 };
-use mint_node::{Gift, Nodes, OpError, Stopped};
+use mint_node::{Nodes, OpError, Stopped};
 use mint_types::{NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -403,10 +403,8 @@ async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>
 
 async fn claim(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ClaimRequest = parse(&body)?;
-    let gift = |gift: GiftRequest| Gift { key: gift.key, driver: gift.driver };
-    let gifts: Vec<_> = request.gifts.into_iter().map(gift).collect();
     let (_waits, waits) = somebody_waits();
-    let job = move |nodes: &mut Nodes| nodes.claim_here(&gifts, &waits);
+    let job = move |nodes: &mut Nodes| nodes.claim_here(&request.gifts, &waits);
     Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
 }
 

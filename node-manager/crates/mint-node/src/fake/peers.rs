@@ -3,10 +3,10 @@
 
 use std::sync::MutexGuard;
 
-use mint_types::{Kind, NodeId, Refusal, ResState, ResourceKey};
+use mint_types::{Gift, Kind, NodeId, Refusal, ResState, ResourceKey};
 
 use super::{FakeMachine, State};
-use crate::peers::{Gift, PeerError, Peers, Stopped, in_turn};
+use crate::peers::{PeerError, Peers, Stopped, in_turn};
 
 fn unreachable(node: NodeId, why: &str) -> PeerError {
     PeerError::Unreachable { node, source: why.into() }
