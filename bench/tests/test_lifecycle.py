@@ -14,8 +14,9 @@ from rig.wait import wait_until
 
 ROUNDS = 20
 # Memory that node 0 may keep back over ROUNDS rounds: slab, huge pages and page cache
-# are not constant. Less than 1 MiB a round is far less than anything of a node.
-MEMORY_SLACK_BYTES = 16 << 20
+# are not constant: an ordinary kernel was seen to keep 3 MiB, one with lockdep 12.
+# Some 1 MiB a round is far less than anything of a node.
+MEMORY_SLACK_BYTES = 24 << 20
 # Of a function's Command: decoding of I/O, which none of them has, and SERR#. The
 # firmware sets both; they do not come back after the reset of the first hand-over.
 FIRMWARES = 0x101
