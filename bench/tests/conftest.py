@@ -157,7 +157,9 @@ def worn(pool: Pool, outliving: LoadUntilEnd) -> Iterator[Server]:
     server.ensure_pair()
     pool.left = None
     yield server
-    assert not (found := reports(server)), "kernels complained:\n" + "\n".join(found)
+    # After a test that failed that has been told, as everywhere here.
+    found = [] if pool.doubtful else reports(server)
+    assert not found, "kernels complained:\n" + "\n".join(found)
 
 
 @pytest.fixture

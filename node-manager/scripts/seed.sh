@@ -29,8 +29,12 @@ seed_take() {
 		mkdir -p "$BUILD/cargo"
 		# in one step: half a copy would be taken for all of it
 		rm -rf "$BUILD/cargo/$1.new"
-		cp -a --reflink=auto "$seed" "$BUILD/cargo/$1.new"
-		mv "$BUILD/cargo/$1.new" "$BUILD/cargo/$1"
+		# a build with other crates may drop it meanwhile: that only costs time
+		if cp -a --reflink=auto "$seed" "$BUILD/cargo/$1.new"; then
+			mv "$BUILD/cargo/$1.new" "$BUILD/cargo/$1"
+		else
+			rm -rf "$BUILD/cargo/$1.new"
+		fi
 	fi
 }
 
