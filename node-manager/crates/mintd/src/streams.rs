@@ -29,6 +29,8 @@ const LIFE_PERIOD: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(5);
 /// Console: shortest and longest time between looks for more.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+/// Console of a node that does not run: the same, should an event of its start be missed.
+const LOOK_ENDED: Duration = Duration::from_secs(1);
 /// Console: so often a node may take no key before the rest is dropped.
 const KEY_TRIES: u32 = 100;
 
@@ -314,7 +316,10 @@ async fn show(
     let mut pos = 0;
     let mut boots = None;
     let mut pause = LOOK.0;
+    let (_, mut events) = app.events.subscribe(u64::MAX);
     loop {
+        // before its console is read: what a node says last comes before its end
+        let live = matches!(app.machine.node(node), Ok(Some(status)) if status.state.is_live());
         match app.machine.console_read(node, pos) {
             Ok(chunk) => {
                 let begins = chunk.next - chunk.bytes.len() as u64;
@@ -339,7 +344,13 @@ async fn show(
             Err(_) if follow => pos = 0,
             Err(error) => return Err(Some(ErrorBody::from_error(ErrorCode::Failed, &error))),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK.1);
+        if live {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOK.1);
+        } else {
+            // a console of a node that does not run must not keep this one awake
+            _ = tokio::time::timeout(LOOK_ENDED, events.recv()).await;
+            pause = LOOK.0;
+        }
     }
 }
