@@ -4,7 +4,7 @@
 start      call to start a node -> its init, beside the same kernel and initrd
            as a KVM guest of node 0, and booted directly on the rig
 partition  CPU, memory-copy and fio jobs on node 0 alone: mint=on beside the
-           same kernel without mint=
+           same kernel without mint= (figures_partition.py)
 network    TCP stream and round trip: mint0 between two nodes, virtio-net
            between two guests of node 0, loopback on node 0
 moves      cores, memory, a disk between running nodes, cores and memory beside a
@@ -26,6 +26,7 @@ import time
 from statistics import median
 
 from figures_moves import figure_moves
+from figures_partition import figure_partition
 from figures_programs import build, guest_initrd, number, put, spread
 from rig import paths
 from rig.errors import RigError
@@ -35,9 +36,6 @@ from rig.node import Node
 from rig.server import ONE, TWO, NodePlan, Server
 
 STARTS = 7
-PAIRS = 5
-JOB_S = 12
-SLICE_S = 0.1
 # The same words for all three ways to boot: what the kernel prints costs time
 # on an emulated serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
@@ -131,70 +129,6 @@ def figure_start() -> dict:
         ratio = f"{base / median(taken[name]):.2f}" if goal else ""
         print(f"| {what} | {spread(taken[name])} | {ratio} | {goal} |")
     return {"start_s": taken}
-
-
-# -- partition -----------------------------------------------------------------
-
-# The file is written before: allocating its clusters is no part of the job.
-FIO = "cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size=64m --direct=1 --ioengine=psync"
-LAY_OUT = f"{FIO} --rw=write --bs=1m"
-JOBS = {
-    "cpu": f"taskset -c 0 /root/measure cpu {JOB_S}",
-    "copy": f"taskset -c 0 /root/measure copy {JOB_S}",
-    "fio": (
-        f"{FIO} --rw=randrw --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
-        "awk -F';' '{ print \"measure fio\", $8 + $49 }'"
-    ),
-}
-
-
-def in_turns(pair: dict[str, Server], job: str) -> dict[str, float]:
-    """One job on both machines: only one of them runs at a time, SLICE_S each.
-
-    A paused machine's clock stands still. What the host does beside it (and
-    what it did to a job that ran whole before the other was +-15 %) hits both
-    alike, as long as it lasts longer than a slice.
-    """
-    running = {name: server.zero.start(JOBS[job], limit_s=600) for name, server in pair.items()}
-    turns = 0
-    while not all(work.done() for work in running.values()):
-        for name in ("with", "without") if turns % 2 else ("without", "with"):
-            pair[name].machine.monitor.execute("cont")
-            time.sleep(SLICE_S)
-            pair[name].machine.monitor.execute("stop")
-        turns += 1
-    return {name: number(work.result.out, job) for name, work in running.items()}
-
-
-def figure_partition() -> dict:
-    """Group 2: a machine with mint=on beside one without, in turns; several such pairs."""
-    program = build("measure")
-    taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
-    for number_of_pair in range(PAIRS):
-        words = {"with": MINT, "without": ""}
-        # Which of them is started first changes sides, too: it gets other memory of the host.
-        order = sorted(words, reverse=bool(number_of_pair % 2))
-        with contextlib.ExitStack() as stack:
-            configs = {name: MachineConfig(f"figures-{name}", mint=words[name]) for name in order}
-            pair = {name: stack.enter_context(Server(config)) for name, config in configs.items()}
-            for server in pair.values():
-                put(server.zero, "/root/measure", program)
-                server.zero.run(LAY_OUT)
-                server.machine.monitor.execute("stop")
-            for job in JOBS:
-                for name, value in in_turns(pair, job).items():
-                    taken[job][name].append(value)
-        print(f"partition: pair {number_of_pair + 1} of {PAIRS} done", file=sys.stderr, flush=True)
-    print("\n| node 0 alone | without mint= | mint=on | ratio, by pair of machines | goal |")
-    print("|---|---|---|---|---|")
-    units = {"cpu": "integer work, M steps/s", "copy": "memory copy, MB/s", "fio": "fio 4k random read/write, IOPS"}
-    for job, sides in taken.items():
-        ratios = [one / other for one, other in zip(sides["with"], sides["without"], strict=True)]
-        print(
-            f"| {units[job]} | {spread(sides['without'], '{:.0f}')} | {spread(sides['with'], '{:.0f}')} "
-            f"| {spread(ratios, '{:.3f}')} | 1.00 ± 0.02 |"
-        )
-    return {"partition": taken}
 
 
 # -- network -------------------------------------------------------------------

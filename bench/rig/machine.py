@@ -67,11 +67,12 @@ class MachineConfig:
     initrd: Path | None = None  # instead of the node's
     disks: bool = True  # False: blank ones, for an initrd that stays
     trace: bool = False  # record every access to devices (rig.trace)
+    counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
 
     def command_line(self) -> str:
         """Node 0's kernel command line."""
-        return " ".join(filter(None, [self.mint, NODE0, accel.kernel_words(), self.append]))
+        return " ".join(filter(None, [self.mint, NODE0, accel.kernel_words(self.counted), self.append]))
 
 
 def port(bus: int) -> list[str]:
@@ -190,7 +191,7 @@ class Machine:
             # Nothing that is not said here: no floppy, no VGA, no default card.
             "-no-user-config", "-nodefaults", "-display", "none",
             "-machine", "q35",
-            *accel.arguments(),
+            *accel.arguments(config.counted),
             "-smp", f"{CPUS},sockets={SOCKETS},cores={CPUS_PER_SOCKET},threads=1",
             "-m", f"{MEMORY_PER_NUMA_MIB * SOCKETS}M",
             *numa,

@@ -14,5 +14,7 @@ def test_flags_decide_not_the_device():
 def test_environment_overrides(monkeypatch):
     monkeypatch.setenv("MINT_RIG_ACCEL", "tcg")
     assert "tcg,thread=multi" in accel.arguments()
+    assert "-icount" not in accel.arguments()
     monkeypatch.setenv("MINT_RIG_ACCEL", "kvm")
     assert "kvm" in accel.arguments()
+    assert "tcg,thread=single" in accel.arguments(counted=True)
