@@ -39,6 +39,18 @@ def read_until(job: Job, pattern: str, end: float, text: str = "") -> str:
     return text
 
 
+def counter(log: str) -> list[tuple[int, float]]:
+    """A guest's counter's lines in its log: the number, and its uptime then, in seconds."""
+    # Its shell writes on the same console, also before a line of the counter.
+    lines = re.findall(r"tick (\d+) at ([\d.]+)(?:, \d+ writes)?\n", log)
+    return [(int(number), float(uptime_s)) for number, uptime_s in lines]
+
+
+def counted_writes(log: str) -> list[int]:
+    """How many writes of its disk a guest has counted, each second (--disk-load)."""
+    return [int(writes) for writes in re.findall(r"tick \d+ at [\d.]+, (\d+) writes\n", log)]
+
+
 class Guest:
     """Guest name on a node; with Guest(...) as a context it is ended at the end."""
 
@@ -81,10 +93,8 @@ class Guest:
         return line
 
     def counter(self) -> list[tuple[int, float]]:
-        """Its counter's lines: the number, and the guest's uptime then, in seconds."""
-        # Its shell writes on the same console, also before a line of the counter.
-        lines = re.findall(r"tick (\d+) at ([\d.]+)\n", self.log())
-        return [(int(number), float(uptime_s)) for number, uptime_s in lines]
+        """Its counter's lines until now."""
+        return counter(self.log())
 
     def ticks(self) -> int:
         """The last number of its counter, which grows each second."""

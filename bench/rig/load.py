@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs on nodes while others end, or resources move: guests that count
-seconds, fio that reads back and compares all that it writes, and a ping. None
-may notice.
+seconds, fio in the guests and beside them that reads back and compares all that
+it writes, and a ping. None may notice.
 
-fio runs beside the guests, not in them: a guest's request takes an emulated
-machine so many exits that three guests under fio leave no host core for the rest.
+fio has a rate: without one, three guests under it leave no host core for the
+rest, so many exits does a guest's request take an emulated machine.
 """
 
 import contextlib
@@ -12,9 +12,10 @@ import itertools
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rig.errors import RigError
-from rig.guest import Guest, guests
+from rig.guest import Guest, counted_writes, counter, guests
 from rig.node import Node
 from rig.wait import SLOWNESS, wait_until
 
@@ -24,6 +25,9 @@ FIO = (
     " --verify=crc32c --verify_fatal=1 --verify_backlog=16 --time_based --runtime=1000000 --rate_iops=30"
     " --status-interval=2 --eta=never --output={log}"
 )
+# Of a guest, too; each costs it a dozen exits.
+GUEST_WRITES_PER_S = 4
+CUT = "-- fio --"
 # Bytes of a ping: their pattern is compared in each reply. More than one page, through one ring record.
 PING_BYTES = 8000
 
@@ -49,82 +53,101 @@ class Ping:
         assert "wrong data" not in text, text[:3000]
 
 
-class Counter:
-    """A guest's counter that must never stop: not by the guest's clock, nor by the host's."""
+@dataclass(frozen=True)
+class Look:
+    """What a busy node has done until now."""
 
+    counter: list[tuple[int, float]]  # Guest.counter()
+    guest_writes: int
+    disk_writes: int
+
+    def all_after(self, earlier: "Look") -> bool:
+        """Whether the guest, its disk and the node's have all done something since."""
+        return (
+            len(self.counter) > len(earlier.counter)
+            and self.guest_writes > earlier.guest_writes
+            and self.disk_writes > earlier.disk_writes
+        )
+
+
+class Busy:
+    """A node with a guest that counts and uses its disk, and fio on the node's own disk. One on each node at a time."""
+
+    FIO_LOG = "/tmp/fio.log"
     # The emulated server's own cores stall for seconds on a busy host.
     STALL_LIMIT_S = 15.0 * SLOWNESS
 
     def __init__(self, guest: Guest) -> None:
-        self.guest = guest
-        guest.wait_ticks(1)
-        self._begin = time.monotonic(), guest.counter()[-1][1]
+        self._guest = guest
+        fio = FIO.format(log=self.FIO_LOG)
+        guest.node.run(f"rm -f {self.FIO_LOG}; setsid {fio} >/dev/console 2>&1 </dev/null &")
+        self._begin: tuple[float, float] | None = None
 
-    def check(self) -> None:
-        """Asserts that it counted on, second by second, until now."""
-        self.guest.wait_ticks()
-        counter = self.guest.counter()
+    def begin(self) -> None:
+        """Wait until all is in use; the guest's clock is compared with the host's from here on."""
+        look = self._wait_after(Look([], 0, 0), 120)
+        self._begin = time.monotonic(), look.counter[-1][1]
+
+    def look(self) -> Look:
+        """One command's worth of all; asserts that no block was read back otherwise than it was written."""
+        log = self.FIO_LOG
+        guest_log, _, fio_log = self._guest.node.out(
+            f"cat {self._guest.log_path}; echo; echo {CUT}; grep -E 'verify|err= *[1-9]' {log} | head -n 9; "
+            f"grep -o 'issued rwts: total=[0-9]*,[0-9]*' {log} | tail -n 1"
+        ).partition(CUT)
+        guest_log = guest_log.replace("\r", "")
+        failed = re.search("mint-guest: load FAIL.*", guest_log)
+        assert not failed, f"{self._guest}: {failed[0]}"
+        assert "verify" not in fio_log and "err=" not in fio_log, f"fio on node {self._guest.node.number}: {fio_log}"
+        counted = counted_writes(guest_log)
+        issued = re.findall(r"total=\d+,(\d+)", fio_log)
+        return Look(counter(guest_log), counted[-1] if counted else 0, int(issued[-1]) if issued else 0)
+
+    def _wait_after(self, earlier: Look, limit_s: float) -> Look:
+        def later() -> Look | None:
+            look = self.look()
+            return look if look.all_after(earlier) else None
+
+        return wait_until(f"{self._guest}, its disk and the node's get on from {earlier}", later, limit_s, every_s=0.5)
+
+    def check(self, since: Look) -> None:
+        """Asserts that all goes on since that look, and that the guest's counter never stopped until now: not by its
+        own clock, nor by the host's."""
+        counter = self._wait_after(since, 60).counter
         numbers = [number for number, _ in counter]
-        assert numbers == list(range(1, len(numbers) + 1)), f"{self.guest} lost lines: {numbers}"
+        assert numbers == list(range(1, len(numbers) + 1)), f"{self._guest} lost lines: {numbers}"
         uptimes_s = [uptime_s for _, uptime_s in counter]
         stall_s = max(b - a for a, b in itertools.pairwise(uptimes_s))
-        assert stall_s < self.STALL_LIMIT_S, f"{self.guest} stood still for {stall_s} s: {counter}"
+        assert stall_s < self.STALL_LIMIT_S, f"{self._guest} stood still for {stall_s} s: {counter}"
         began, uptime_s = self._begin
         lost_s = (time.monotonic() - began) - (uptimes_s[-1] - uptime_s)
-        assert lost_s < self.STALL_LIMIT_S, f"{self.guest} is {lost_s:.1f} s behind: {counter}"
-
-
-class Disk:
-    """fio on a node's own disk, which it must go on using. One on each node at a time."""
-
-    LOG = "/tmp/fio.log"
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        node.run(f"rm -f {self.LOG}; setsid {FIO.format(log=self.LOG)} >/dev/console 2>&1 </dev/null &")
-        wait_until(f"fio on node {node.number}", self.writes, 60, every_s=0.5)
-
-    def writes(self) -> int:
-        """Requests until now."""
-        found = re.findall(r"issued rwts: total=\d+,(\d+)", self._node.run(f"cat {self.LOG}", check=False).out)
-        return int(found[-1]) if found else 0
-
-    def check(self) -> None:
-        """Asserts that it goes on, and read what it had written."""
-        seen = self.writes()
-        wait_until(f"fio on node {self._node.number} goes on", lambda: self.writes() > seen, 60, every_s=0.5)
-        log = self._node.out(f"cat {self.LOG}")
-        assert "verify" not in log and not re.search(r"err=\s*[1-9]", log), log[-3000:]
+        assert lost_s < self.STALL_LIMIT_S, f"{self._guest} is {lost_s:.1f} s behind: {counter}"
 
     def end(self) -> None:
-        """End it; no error if it is gone."""
-        self._node.run("killall -INT fio; while pidof fio >/dev/null; do sleep 0.1; done; rm -f /root/load.fio", check=False)
+        """End what is beside the guest; no error if it is gone."""
+        self._guest.node.run(
+            "killall -INT fio; while pidof fio >/dev/null; do sleep 0.1; done; rm -f /root/load.fio", check=False
+        )
 
 
-class Busy:
-    """A node with a guest, and fio on its disk."""
-
-    def __init__(self, guest: Guest) -> None:
-        self._counter, self._disk = Counter(guest), Disk(guest.node)
-
-    def check(self) -> None:
-        """Asserts that the guest counted on, and that the disk takes writes and gives back what was written."""
-        self._counter.check()
-        self._disk.check()
-
-    def end(self) -> None:
-        """End what is beside the guest."""
-        self._disk.end()
+def check(found: list[Busy]) -> None:
+    """Asserts of all of them that they go on (Busy.check)."""
+    # All are looked at first: one gets on while another is waited for.
+    for busy, look in [(busy, busy.look()) for busy in found]:
+        busy.check(look)
 
 
 @contextlib.contextmanager
 def load(nodes: list[Node]) -> Iterator[list[Busy]]:
-    """A guest, and fio, on each of the nodes; ended at the end, unchecked."""
-    with guests(nodes, "busy", "--no-disk --memory 96M") as found, contextlib.ExitStack() as ends:
-        running = []
+    """A guest with fio in it, and fio, on each of the nodes; ended at the end, unchecked."""
+    options = f"--disk 2M --disk-load {GUEST_WRITES_PER_S} --memory 96M"
+    with guests(nodes, "busy", options) as found, contextlib.ExitStack() as ends:
+        running: list[Busy] = []
         for guest in found:
             running.append(Busy(guest))
             ends.callback(running[-1].end)
+        for busy in running:
+            busy.begin()
         yield running
 
 

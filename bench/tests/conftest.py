@@ -21,7 +21,7 @@ import pytest
 
 from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
-from rig.load import LoadUntilEnd, Ping
+from rig.load import LoadUntilEnd, Ping, check
 from rig.machine import APIC_IDS, MachineConfig
 from rig.paths import RIG
 from rig.reports import reports_in
@@ -140,12 +140,12 @@ def outliving() -> Iterator[LoadUntilEnd]:
 
 @pytest.fixture
 def busy_peers(pair: Server, outliving: LoadUntilEnd) -> Iterator[Server]:
-    """The pair, guests and fio on nodes 0 and 2, and a ping between those: whatever is done with node 1, all goes on."""
+    """The pair, guests on nodes 0 and 2, fio in them and beside them, a ping between: whatever is done with node 1,
+    all goes on."""
     found = outliving.on(pair, [pair.zero, pair.two])
     ping = Ping(pair.zero, pair.two)
     yield pair
-    for busy in found:
-        busy.check()
+    check(found)
     ping.check_and_end()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rig.ledger import Ledger
-from rig.load import Ping, load
+from rig.load import Ping, check, load
 from rig.mintctl import REFUSED, MintctlError
 from rig.server import CARD2_E1000E, ONE, TWO, Server
 
@@ -90,8 +90,7 @@ def test_random_moves_under_load(bare: Server, request: pytest.FixtureRequest):
             kind = rng.choices(list(kinds), WEIGHTS)[0]
             print(f"seed {seed}, move {number}: {kind}")
             moves.one(kind, kinds[kind])
-        for busy in found:
-            busy.check()
+        check(found)
         ping.check_and_end()
     print(f"seed {seed}: done {moves.done}, refused {moves.refused}")
     assert moves.refused.get("memory", 0) <= moves.done.get("memory", 0), "most memory should be able to leave"

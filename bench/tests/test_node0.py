@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rig.load import Ping, load
+from rig.load import Ping, check, load
 from rig.server import ONE, TWO, Server
 from rig.wait import wait_until
 
@@ -60,8 +60,7 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(worn: Server, request
             assert {n: nodes[n]["boots"] for n in NAMES} == {n: boots[n] for n in NAMES}
             assert nodes[0]["boots"] == boots[0] + number + 1
             assert not (changed := ledger.difference(server.ledger())), changed
-            for busy in found:
-                busy.check()
+            check(found)
         ping.check_and_end()
     assert "ends with this reset" not in server.zero.console.text(mark)
     # Everything that node 0 does beside nodes, it does again.

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from rig.ledger import Ledger
-from rig.load import load
+from rig.load import check, load
 from rig.mintctl import Mintctl
 from rig.server import CARD2_E1000E, ONE, TWO, Server
 from rig.wait import wait_until
@@ -103,9 +103,9 @@ def test_kills_at_random_steps_lose_nothing(bare: Server, request: pytest.Fixtur
     rng = random.Random(seed)
     start = bare.ledger()
     bare.ensure_pair()
-    with load([bare.zero]) as (busy,):
+    with load([bare.zero]) as found:
         for number in range(request.config.getoption("--stress-rounds")):
             kill_amid_a_move(bare, rng, f"seed {seed}, round {number}", start)
-            busy.check()
+            check(found)
     bare.give_back()
     assert not (changed := start.difference(bare.ledger())), f"seed {seed}: {changed}"
