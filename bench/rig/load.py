@@ -27,7 +27,7 @@ FIO = (
 )
 # Of a guest, too; each costs it a dozen exits.
 GUEST_WRITES_PER_S = 4
-CUT = "-- fio --"
+CUT = "--fio--"
 # Bytes of a ping: their pattern is compared in each reply. More than one page, through one ring record.
 PING_BYTES = 8000
 
@@ -91,8 +91,9 @@ class Busy:
     def look(self) -> Look:
         """One command's worth of all; asserts that no block was read back otherwise than it was written."""
         log = self.FIO_LOG
+        # No newline before CUT: the guest's last line may be half written, and must not look whole.
         guest_log, _, fio_log = self._guest.node.out(
-            f"cat {self._guest.log_path}; echo; echo {CUT}; grep -E 'verify|err= *[1-9]' {log} | head -n 9; "
+            f"cat {self._guest.log_path}; echo {CUT}; grep -E 'verify|err= *[1-9]' {log} | head -n 9; "
             f"grep -o 'issued rwts: total=[0-9]*,[0-9]*' {log} | tail -n 1"
         ).partition(CUT)
         guest_log = guest_log.replace("\r", "")
