@@ -114,15 +114,15 @@ class Busy:
     def check(self, since: Look) -> None:
         """Asserts that all goes on since that look, and that the guest's counter never stopped until now: not by its
         own clock, nor by the host's."""
-        counter = self._wait_after(since, 60).counter
-        numbers = [number for number, _ in counter]
+        lines = self._wait_after(since, 60).counter
+        numbers = [number for number, _ in lines]
         assert numbers == list(range(1, len(numbers) + 1)), f"{self._guest} lost lines: {numbers}"
-        uptimes_s = [uptime_s for _, uptime_s in counter]
+        uptimes_s = [uptime_s for _, uptime_s in lines]
         stall_s = max(b - a for a, b in itertools.pairwise(uptimes_s))
-        assert stall_s < self.STALL_LIMIT_S, f"{self._guest} stood still for {stall_s} s: {counter}"
+        assert stall_s < self.STALL_LIMIT_S, f"{self._guest} stood still for {stall_s} s: {lines}"
         began, uptime_s = self._begin
         lost_s = (time.monotonic() - began) - (uptimes_s[-1] - uptime_s)
-        assert lost_s < self.STALL_LIMIT_S, f"{self._guest} is {lost_s:.1f} s behind: {counter}"
+        assert lost_s < self.STALL_LIMIT_S, f"{self._guest} is {lost_s:.1f} s behind: {lines}"
 
     def end(self) -> None:
         """End what is beside the guest; no error if it is gone."""
