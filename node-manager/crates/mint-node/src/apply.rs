@@ -280,10 +280,7 @@ impl Applier<'_> {
             SysError::Move { failure, .. } if key.kind == Kind::Memory => failure.timed_out(),
             _ => return error.into(),
         };
-        let phys = self.machine.info().map(|info| {
-            let start = u64::from(key.id).saturating_mul(info.mem_block_bytes);
-            start..start.saturating_add(info.mem_block_bytes)
-        });
+        let phys = self.machine.info().map(|info| info.block_range(key.id));
         // the sooner the truer: what was moved away may come back
         let pages = phys.ok().and_then(|phys| self.host.block_pages(phys, timed_out));
         let here = self.machine.node(self.here).ok().flatten();

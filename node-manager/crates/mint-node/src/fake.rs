@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
 use mint_types::{
-    Bdf, BlockPages, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, ResState,
-    Resource, ResourceFlags, ResourceKey,
+    Bdf, BlockPages, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, PageKind,
+    PagesOfKind, ResState, Resource, ResourceFlags, ResourceKey,
 };
 
 use crate::bundle::{Bundle, BundleError, BundleFile};
@@ -36,7 +36,7 @@ struct State {
     users: BTreeMap<Bdf, Vec<String>>,
     groups: BTreeMap<Bdf, Vec<Bdf>>,
     /// Blocks whose content cannot be moved.
-    pinned: BTreeSet<u32>,
+    pinned: BTreeMap<u32, u64>,
     /// Memory blocks that only the try shows to stay.
     stuck: BTreeSet<u32>,
     /// What is in blocks that stay, by their address.
@@ -169,9 +169,9 @@ impl FakeMachine {
         self.lock().groups.insert(bdf, peers.to_vec());
     }
 
-    /// The content of that memory block cannot be moved.
-    pub fn pin(&self, block: u32) {
-        self.lock().pinned.insert(block);
+    /// That memory block is not of the movable zone, and so much of it cannot be moved.
+    pub fn pin(&self, block: u32, kib: u64) {
+        self.lock().pinned.insert(block, kib);
     }
 
     /// The content of that memory block proves immovable when it is tried.
@@ -227,6 +227,14 @@ impl FakeMachine {
 }
 
 impl State {
+    /// What in that memory block cannot be moved; none if it is of the movable zone.
+    fn immovable(&self, block: u32) -> Option<Vec<PagesOfKind>> {
+        let part = |&kib: &u64| PagesOfKind { kind: PageKind::Slab, kib };
+        self.pinned
+            .get(&block)
+            .map(|kib| Some(kib).filter(|&&kib| kib > 0).map(part).into_iter().collect())
+    }
+
     fn put(
         &mut self,
         key: ResourceKey,
@@ -520,7 +528,12 @@ impl Host for FakeMachine {
     }
 
     fn is_movable(&self, block: u32) -> bool {
-        !self.lock().pinned.contains(&block)
+        !self.lock().pinned.contains_key(&block)
+    }
+
+    fn immovable(&self, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
+        let block = u32::try_from(phys.start / BLOCK_BYTES).ok()?;
+        Some(self.lock().immovable(block).unwrap_or_default())
     }
 
     fn load(&self) -> Load {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mint_types::{Bdf, BlockPages, Load};
+use mint_types::{Bdf, BlockPages, Load, PagesOfKind};
 
 /// What is said of a disk whose user cannot be named.
 const HELD: &str = "is held by a file system or another exclusive user";
@@ -24,9 +24,12 @@ pub trait Host: Send + Sync {
     fn users(&self, bdf: Bdf) -> Vec<String>;
     /// Other functions of the same IOMMU group, without bridges.
     fn group_peers(&self, bdf: Bdf) -> Vec<Bdf>;
-    /// Whether a memory block of this node holds only what its kernel can move:
-    /// such a block can be given away.
+    /// Whether a memory block of this node holds only what its kernel can move: one of the
+    /// movable zone. Such a block can be given away.
     fn is_movable(&self, block: u32) -> bool;
+    /// What in the memory block at these addresses its kernel cannot move now: one without
+    /// any can most likely be given away, too. None if the kernel does not tell.
+    fn immovable(&self, phys: Range<u64>) -> Option<Vec<PagesOfKind>>;
     /// What keeps the memory block at these addresses where it is, after its kernel tried
     /// in vain to empty it, until the time was over or not; none where it does not tell.
     fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages>;
@@ -281,6 +284,10 @@ impl Host for SysHost {
     fn is_movable(&self, block: u32) -> bool {
         let zones = self.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
         zones.split_whitespace().next() == Some("Movable")
+    }
+
+    fn immovable(&self, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
+        crate::pages::immovable(self, phys)
     }
 
     fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {

@@ -423,14 +423,15 @@ fn memory_that_can_be_moved_goes_first() {
     let mut nodes = running_web(&images, &fake, folder.path());
     let inventory = nodes.inventory().unwrap();
     let owned: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
-    for &block in &owned[2..] {
-        fake.pin(block);
+    for (&block, kib) in owned[2..].iter().zip([512, 4, 512, 512, 4, 512]) {
+        fake.pin(block, kib);
     }
     let less = with(|spec| spec.memory = vec!["-384M".parse().unwrap()]);
     resize(&mut nodes, &less).unwrap();
     let inventory = nodes.inventory().unwrap();
     let left: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
-    assert_eq!(left, owned[2..7], "two that can go, then the last one");
+    let wanted = [2, 3, 4, 5, 7].map(|index| owned[index]);
+    assert_eq!(left, wanted, "two that can go, then the last one of those with the least in them");
 }
 
 #[test]
@@ -467,6 +468,37 @@ fn block_that_proves_immovable_is_left_and_another_one_goes() {
     // each that was tried has its reason
     let told: BTreeSet<&str> = refusals.iter().map(|one| one.resource.as_str()).collect();
     assert_eq!((told.len(), refusals.len()), (5, 5), "{refusals:?}");
+}
+
+#[test]
+fn all_memory_of_a_numa_node_may_go_if_there_is_more_elsewhere() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    for change in ["+256M@numa0", "-256M@numa0"] {
+        assert_ne!(change.starts_with('-'), fake.ledger() == before);
+        resize(&mut nodes, &with(|spec| spec.memory = vec![change.parse().unwrap()])).unwrap();
+    }
+    assert_eq!(fake.ledger(), before);
+}
+
+#[test]
+fn block_of_the_boot_without_anything_that_stays_goes_after_one_that_proves_immovable() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let inventory = nodes.inventory().unwrap();
+    let owned: Vec<u32> = inventory.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    for &block in &owned[..7] {
+        fake.pin(block, if block == owned[2] { 0 } else { 4 });
+    }
+    // the only one of the movable zone
+    fake.stick(owned[7]);
+    resize(&mut nodes, &with(|spec| spec.memory = vec!["-128M".parse().unwrap()])).unwrap();
+    let left = nodes.inventory().unwrap();
+    let left: Vec<u32> = left.owned(one(), Kind::Memory).map(|block| block.key.id).collect();
+    assert_eq!(left, [&owned[..2], &owned[3..]].concat());
 }
 
 #[test]

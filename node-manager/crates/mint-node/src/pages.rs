@@ -98,6 +98,32 @@ struct Census<'a> {
     pages: BTreeMap<Holder, u64>,
 }
 
+/// Less of the kernel's own may be free pages that wait on a CPU's list to be used again.
+const WAITING_KIB: u64 = 512;
+
+/// What of the block at `phys` its kernel cannot move, most first. None if it does not tell.
+pub(crate) fn immovable(host: &SysHost, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
+    let file = File::open(host.path("proc/kpageflags")).ok()?;
+    let first = phys.start / PAGE_BYTES;
+    let flags = entries(&file, first, (phys.end / PAGE_BYTES).checked_sub(first)?).ok()?;
+    let mut kinds = kinds_of(&flags);
+    kinds.retain(|part| part.kind.is_in_the_way(false));
+    kinds.retain(|part| part.kind != PageKind::Kernel || part.kib > WAITING_KIB);
+    Some(kinds)
+}
+
+/// How much there is of each kind, most first.
+fn kinds_of(flags: &[u64]) -> Vec<PagesOfKind> {
+    let mut counts: BTreeMap<PageKind, u64> = BTreeMap::new();
+    for kind in flags.iter().copied().filter_map(kind_of) {
+        *counts.entry(kind).or_default() += 1;
+    }
+    let part = |(kind, pages)| PagesOfKind { kind, kib: pages * PAGE_KIB };
+    let mut kinds: Vec<PagesOfKind> = counts.into_iter().map(part).collect();
+    kinds.sort_by_key(|part| Reverse(part.kib));
+    kinds
+}
+
 /// What is in the block at `phys`; `timed_out`: see [`BlockPages`]. None if the
 /// kernel does not tell, or there is nothing any more.
 pub(crate) fn read(host: &SysHost, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
@@ -115,18 +141,10 @@ fn read_within(
     // first of all: the block is in use again, and fills
     let flags = entries(&file, first_pfn, end_pfn.checked_sub(first_pfn)?).ok()?;
 
-    let mut counts: BTreeMap<PageKind, u64> = BTreeMap::new();
-    for kind in flags.iter().copied().filter_map(kind_of) {
-        *counts.entry(kind).or_default() += 1;
-    }
-    if counts.is_empty() {
+    let kinds = kinds_of(&flags);
+    if kinds.is_empty() {
         return None;
     }
-    let mut kinds: Vec<PagesOfKind> = counts
-        .into_iter()
-        .map(|(kind, pages)| PagesOfKind { kind, kib: pages * PAGE_KIB })
-        .collect();
-    kinds.sort_by_key(|part| Reverse(part.kib));
 
     let is_wanted = |&flags: &u64| kind_of(flags).is_some_and(|kind| kind.is_in_the_way(timed_out));
     let wanted: Vec<bool> = flags.iter().map(is_wanted).collect();

@@ -170,3 +170,28 @@ fn time_that_is_over_is_told() {
     assert_eq!(kinds(&pages), [(PageKind::Programs, 4)]);
     assert!(pages.holders.is_empty() && !pages.complete);
 }
+
+#[test]
+fn block_of_movable_and_waiting_pages_can_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = SysHost::new(folder.path());
+    let block = |words: &[u64]| {
+        put(&folder.path().join("proc/kpageflags"), PHYS / PAGE_BYTES, words);
+        immovable(&host, PHYS..PHYS + words.len() as u64 * PAGE_BYTES)
+    };
+    let waiting = usize::try_from(WAITING_KIB / PAGE_KIB).unwrap();
+    let mut words = vec![0; waiting];
+    words.extend([kpf::BUDDY, kpf::ANON | kpf::MMAP | kpf::LRU, kpf::LRU]);
+    assert_eq!(block(&words), Some(Vec::new()));
+    words.push(0);
+    let kernel = PagesOfKind { kind: PageKind::Kernel, kib: WAITING_KIB + PAGE_KIB };
+    assert_eq!(block(&words), Some(vec![kernel]));
+    let slab = PagesOfKind { kind: PageKind::Slab, kib: PAGE_KIB };
+    assert_eq!(block(&[kpf::BUDDY, kpf::SLAB]), Some(vec![slab]));
+}
+
+#[test]
+fn kernel_without_page_flags_tells_of_no_block() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(immovable(&SysHost::new(folder.path()), PHYS..PHYS + PAGE_BYTES), None);
+}

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mint_sys::SysError;
 use mint_types::{
-    Bdf, Kind, NodeId, NodeSpec, Plan, Refusal, RefusalCode, ResState, Resource, ResourceKey, Step,
+    Bdf, BlockPages, Kind, NodeId, NodeSpec, PagesOfKind, Plan, Refusal, RefusalCode, ResState,
+    Resource, ResourceKey, Step,
 };
 
 use crate::config::Config;
@@ -378,8 +379,9 @@ impl Planner<'_> {
     }
 
     /// `count` of these, or all if there are fewer: those first that their owners
-    /// say can go, then the last ones, as a kernel's own data and its boot core
-    /// come first.
+    /// say can go; then blocks with the least in them that stays, so that a kernel keeps
+    /// memory for data of its own; each from the last on, as that and its boot core come
+    /// first.
     pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
         let (mut sure, mut unsure) = (Vec::new(), Vec::new());
         let mut rest = all.iter().rev().filter(|one| !self.stay.contains(&one.key)).copied();
@@ -394,12 +396,19 @@ impl Planner<'_> {
                 if goes { &mut sure } else { &mut unsure }.push(one);
             }
         }
+        unsure.sort_by_key(|one| self.staying_kib(one));
         // after a try in vain only what is likely is tried: each may take its whole time
-        if self.stay.is_empty() {
-            sure.extend(unsure);
-        }
+        let is_likely = |one: &&Resource| self.stay.is_empty() || self.staying_kib(one) == 0;
+        sure.extend(unsure.into_iter().filter(is_likely));
         sure.truncate(count);
         sure
+    }
+
+    /// How much of a block stays, as its owner said; the most if it did not.
+    fn staying_kib(&self, one: &Resource) -> u64 {
+        let refusal = one.owner.and_then(|owner| self.can_release(one.key, owner).err());
+        let pages = refusal.and_then(|refusal| refusal.pages);
+        pages.map_or(u64::MAX, |pages| pages.kinds.iter().map(|part| part.kib).sum())
     }
 
     /// Asks who would have to give it up whether it could.
@@ -452,7 +461,8 @@ impl Planner<'_> {
         let label = self.inventory.label(owner);
         let is_ours = owner == self.inventory.info.node;
         if key.kind == Kind::Memory && is_ours && !self.host.is_movable(key.id) {
-            return Err(not_movable(key, &label));
+            let phys = self.inventory.info.block_range(key.id);
+            return Err(not_movable(key, &label, self.host.immovable(phys)));
         }
         if let (true, Some(refusal)) = (is_ours, has_guests(self.host, self.inventory, key)) {
             return Err(refusal);
@@ -508,15 +518,23 @@ pub(crate) fn busy(key: ResourceKey, owner: &str, users: &[String]) -> Refusal {
     .hint("end that use there first (umount, swapoff, another default route)")
 }
 
-/// Why a block of memory is not one of those that can be given away.
-pub(crate) fn not_movable(key: ResourceKey, owner: &str) -> Refusal {
-    Refusal::new(
-        RefusalCode::KernelRefused,
-        key,
-        format_args!("{key} of {owner} holds what its kernel cannot move"),
-    )
-    .owned_by(owner)
-    .hint("memory that came while the node ran can be given away again")
+/// Why a block of memory is not one of those that can be given away for sure; with what in
+/// it stays, where its kernel tells.
+pub(crate) fn not_movable(
+    key: ResourceKey,
+    owner: &str,
+    kinds: Option<Vec<PagesOfKind>>,
+) -> Refusal {
+    let text = format!("{key} of {owner} may hold what its kernel cannot move");
+    let refusal = Refusal::new(RefusalCode::KernelRefused, key, text)
+        .owned_by(owner)
+        .hint("memory that came while the node ran can be given away again");
+    match kinds {
+        Some(kinds) => {
+            refusal.with_pages(BlockPages { kinds, complete: true, ..BlockPages::default() })
+        }
+        None => refusal,
+    }
 }
 
 /// A core that is the only one on which a guest's vCPU may run: the kernel would

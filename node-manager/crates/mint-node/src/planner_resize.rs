@@ -198,14 +198,24 @@ impl Planner<'_> {
             .filter(|block| !gone.contains(&block.key.id))
             .collect();
         let likely = self.likely_to_go(&blocks, count);
-        if blocks.len() <= count || likely.len() < count {
+        // all of a NUMA node may go, as long as some is left elsewhere
+        let left = self.inventory.owned(node.id, Kind::Memory).count() - gone.len();
+        if left <= count || likely.len() < count {
             let label = node.label();
-            let has = format_bytes((blocks.len() as u64).saturating_mul(block_bytes));
+            let bytes = |blocks: usize| format_bytes((blocks as u64).saturating_mul(block_bytes));
+            let why = match left <= count {
+                true => format!("has {}, which it cannot lose altogether", bytes(left)),
+                false => format!(
+                    "has {} there, of which {} can go",
+                    bytes(blocks.len()),
+                    bytes(likely.len())
+                ),
+            };
             draft.refusals.push(
                 Refusal::new(
                     RefusalCode::MemoryShort,
                     format_args!("memory {less}"),
-                    format_args!("{label} has {has} there, which it cannot lose altogether"),
+                    format_args!("{label} {why}"),
                 )
                 .owned_by(label)
                 .hint("take less; to be rid of the node: mintctl node remove"),

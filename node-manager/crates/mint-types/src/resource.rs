@@ -2,6 +2,7 @@
 //! What the ledger holds.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +175,15 @@ pub struct MachineInfo {
     pub boot_id: u64,
     /// Version of the kernel's interface.
     pub abi_version: u32,
+}
+
+impl MachineInfo {
+    /// Physical addresses of a memory block.
+    #[must_use]
+    pub fn block_range(&self, block: u32) -> Range<u64> {
+        let start = u64::from(block).saturating_mul(self.mem_block_bytes);
+        start..start.saturating_add(self.mem_block_bytes)
+    }
 }
 
 impl Resource {

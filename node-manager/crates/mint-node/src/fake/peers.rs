@@ -30,7 +30,7 @@ impl FakeMachine {
             return Err(PeerError::Failed { node, message: "not mine".into() });
         }
         if key.kind == Kind::Memory && stuck.contains(&key.id) {
-            let refusal = Box::new(crate::planner::not_movable(key, "a peer"));
+            let refusal = Box::new(crate::planner::not_movable(key, "a peer", None));
             return Err(PeerError::Refused { node, refusal });
         }
         resource.state = ResState::Free;
@@ -56,10 +56,11 @@ impl Peers for FakeMachine {
     ) -> Result<Vec<Result<(), Refusal>>, PeerError> {
         let mut state = self.reach(node)?;
         state.calls.push(format!("peer {node} is asked for {}", keys.len()));
-        let pinned = |key: &ResourceKey| key.kind == Kind::Memory && state.pinned.contains(&key.id);
-        let answer = |&key: &ResourceKey| match pinned(&key) {
-            true => Err(crate::planner::not_movable(key, "a peer")),
-            false => Ok(()),
+        let answer = |&key: &ResourceKey| match state.immovable(key.id) {
+            kinds @ Some(_) if key.kind == Kind::Memory => {
+                Err(crate::planner::not_movable(key, "a peer", kinds))
+            }
+            _ => Ok(()),
         };
         Ok(keys.iter().map(answer).collect())
     }
