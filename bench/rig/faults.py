@@ -20,6 +20,8 @@ SPIN = bytes.fromhex("fa f3 90 eb fc")
 # A system call that nothing uses: QEMU has not translated its code yet, and
 # would not notice that its memory changes later.
 CALL = "__x64_sys_pivot_root"
+# The same holds for this: a node of the rig takes no NMI unless it is to end.
+NMI = "asm_exc_nmi"
 
 
 def hang_all_cores(node: Node) -> None:
@@ -38,6 +40,13 @@ def hang_all_cores(node: Node) -> None:
         "done; sleep 0.5; touch /tmp/hang; wait",
         limit_s=60,
     )
+
+
+def deafen(node: Node) -> None:
+    """From now on a core of the node that takes an NMI spins in it, and takes no other."""
+    address = kernel_place(node).physical(symbol(node, NMI))
+    with Ram(node.machine) as ram:
+        ram.write(address, SPIN)
 
 
 def bug_in_interrupt(node: Node) -> None:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rig.errors import RigError
-from rig.faults import bug_in_interrupt, hang_all_cores, scribble_over_text
+from rig.faults import bug_in_interrupt, deafen, hang_all_cores, scribble_over_text
 from rig.guest import LIMIT_S, Guest, guests, start_command
 from rig.server import ONE, Server
 from rig.wait import SLOWNESS
@@ -109,6 +109,18 @@ def test_hung_node1_is_reported_killed_and_started_again(watched):
     begin = time.monotonic()
     hang_all_cores(server.one)
     kill_hung(server, events, begin)
+    server.mintctl("node", "start", ONE.name)
+    server.wait_ready(server.one)
+
+
+def test_node1_that_takes_no_nmi_is_parked_by_init(watched):
+    """The last resort: what its kernel's NMI handler would park spins there instead."""
+    server, events = watched
+    begin, mark = time.monotonic(), server.zero.console.mark()
+    deafen(server.one)
+    hang_all_cores(server.one)
+    kill_hung(server, events, begin)
+    server.zero.console.wait_for("(?s)" + ".*".join(["ignores the NMI: INIT"] * len(ONE.cpus)), mark)
     server.mintctl("node", "start", ONE.name)
     server.wait_ready(server.one)
 
