@@ -134,14 +134,21 @@ class Server:
             self.mintctl("node", "remove", number, "--force")
         return bool(others)
 
-    def give_back(self) -> None:
-        """Only node 0 stays, and takes what a move that was cut short has left free: cores, functions."""
+    def give_back(self, like: Ledger | None = None) -> None:
+        """Only node 0 stays, and takes what a move that was cut short has left free: cores, functions. If like is
+        given, it has as much memory of each NUMA node as it had then, whichever blocks."""
         self.remove_all()
         free = self.ledger()
         if cores := free.owned("cpu", None):
             self.mintctl("node", "resize", "node0", "--cpus", f"+{len(cores)}")
         for device in free.owned("device", None):
             self.mintctl("device", "move", device, "--to", "node0")
+        if like:
+            owned = [block for block in like.details["memory"] if block["owner"] == 0]
+            numas = sorted({block["numa"] for block in owned})
+            total = {numa: sum(block["bytes"] for block in owned if block["numa"] == numa) for numa in numas}
+            sizes = [f"--memory={total[numa] >> 20}M@numa{numa}" for numa in numas]
+            self.mintctl("node", "resize", "node0", *sizes)
 
     def ensure_pair(self) -> bool:
         """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others; gives whether that took a change."""

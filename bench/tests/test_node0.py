@@ -2,6 +2,7 @@
 """Node 0 restarts alone, or panics and is started again; the other nodes and their guests run on. The whole
 machine's end."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -70,6 +71,54 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(worn: Server, request
     server.mintctl("node", "resize", ONE.name, "--cpus", "-1")
     server.remove_all()
     assert server.zero.out("nproc") == "6"
+
+
+# How a server's owner says which nodes there are (docs/config.md).
+NODE_FILE = """
+name = "{name}"
+cpus = "{cpus}"
+memory = "{memory}"
+devices = {devices}
+"""
+
+
+def test_machine_reboot_ends_in_order_and_nodes_of_nodes_d_come_back(worn: Server):
+    """mintctl machine reboot, said on node 2: all nodes end, the machine is reset, and node 0's init starts what
+    /etc/mint/nodes.d describes: the same nodes with the same resources, with what is on their disks."""
+    server = worn
+    for plan in (ONE, TWO):
+        text = NODE_FILE.format(
+            name=plan.name,
+            cpus=",".join(map(str, plan.cpus)),
+            memory=f"{plan.memory_mib}M@numa{plan.numa}",
+            devices=json.dumps(plan.devices),
+        )
+        path = f"/etc/mint/nodes.d/{plan.name}.toml"
+        server.zero.run(f"mkdir -p /etc/mint/nodes.d; cat >{path}", stdin=text.encode())
+    server.one.run("echo kept >/root/kept")
+    ledger = server.ledger()
+    marks = {number: server.node(number).console.mark() for number in (0, 1, 2)}
+    # As on a user's machine: a reset is not the end of QEMU.
+    server.machine.monitor.execute("set-action", reboot="reset")
+    try:
+        with node0_comes_back(server):
+            server.two.start("mintctl machine reboot")
+        for number in (1, 2):
+            server.wait_state(number, "running", limit_s=120)
+            server.wait_ready(server.node(number))
+    finally:
+        server.machine.monitor.execute("set-action", reboot="shutdown")
+    for number, mark in marks.items():
+        assert f"mint-init: node {number}: " in server.node(number).console.text(mark)
+    assert "still runs and ends with this reset" not in server.zero.console.text(marks[0])
+    # Of memory each has as much as before, wherever the pool is in this boot.
+    for kind in "cpu", "memory", "device":
+        for node in (0, 1, 2, None):
+            before, after = ledger.owned(kind, node), server.ledger().owned(kind, node)
+            assert (len(before) == len(after)) if kind == "memory" else (before == after), (kind, node, before, after)
+    assert server.one.read("/root/kept").strip() == "kept"
+    assert {node["boots"] for node in server.mintctl.nodes().values()} == {1}
+    server.zero.run("rm -r /etc/mint/nodes.d")
 
 
 def test_machine_poweroff_stops_nodes_before_node0(worn: Server):

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cores, memory and PCI functions move between running nodes; one request is all or nothing."""
+"""Cores and PCI functions move between running nodes; one request is all or nothing. Of memory: test_memory."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from rig import paths
 from rig.guest import Guest
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
-from rig.server import CARD0, CARD2_E1000E, ONE, TWO, Server
+from rig.server import CARD0, CARD1, CARD2_E1000E, DISK2_NVME, ONE, TWO, Server
 
-MIB = 1 << 20
+# Of the one NVMe disk that there is, the file system that it has from the image.
+NVME_PART = "/dev/nvme0n1p2"
 
 
 def online(node: Node) -> int:
@@ -19,9 +21,23 @@ def online(node: Node) -> int:
     return int(node.out("nproc"))
 
 
-def memory_bytes(node: Node, what: str = "MemTotal") -> int:
-    """A line of the node's meminfo, in bytes."""
-    return int(re.search(rf"^{what}:\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE)[1]) << 10
+def interface(node: Node, card: str) -> str:
+    """The name that a card has on its node."""
+    return node.out(f"ls /sys/bus/pci/devices/{card}/{'virtio*/' if card != CARD2_E1000E else ''}net")
+
+
+def mac_of(node: Node, card: str) -> str:
+    """The MAC address of a card's interface."""
+    return node.read(f"/sys/class/net/{interface(node, card)}/address").strip()
+
+
+@contextmanager
+def address(node: Node, card: str, cidr: str) -> Iterator[None]:
+    """The card's interface is up and has an IP address."""
+    name = interface(node, card)
+    node.run(f"ip link set {name} up && ip address add {cidr} dev {name}")
+    yield
+    node.run(f"ip address delete {cidr} dev {name}; ip link set {name} down")
 
 
 def test_core_moves_from_node0_to_node2_and_back(pair: Server):
@@ -48,76 +64,6 @@ def test_core_moves_between_node1_and_node2(pair: Server):
     assert (online(pair.one), online(pair.two)) == (len(ONE.cpus), 1)
 
 
-def test_memory_comes_and_goes(pair: Server):
-    """+256M from the pool, used, and given back."""
-    before = memory_bytes(pair.two)
-    spare_mib = memory_bytes(pair.two, "MemAvailable") // MIB
-    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
-    assert memory_bytes(pair.two) >= before + 250 * MIB
-    count = spare_mib + 100  # more than there was before
-    full = f"mount -t tmpfs -o size={count}M full /mnt && dd if=/dev/zero of=/mnt/full bs=1M count={count}; umount /mnt"
-    assert f"{count}+0 records out" in pair.two.run(full).err
-    pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
-    assert memory_bytes(pair.two) <= before + 4 * MIB
-
-
-def test_memory_that_its_node_took_offline_and_online_goes_back(pair: Server):
-    """A block that came at runtime stays movable when somebody on the node writes `online` to it."""
-    blocks = "cd /sys/devices/system/memory && grep -lw Movable memory*/valid_zones | cut -d/ -f1"
-    before = set(pair.two.out(blocks).split())
-    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
-    came = sorted(set(pair.two.out(blocks).split()) - before)
-    assert len(came) == 2, came
-    # All offline at once: of the movable zone nothing is left that a block could be added to.
-    for state in "offline", "online":
-        for block in came:
-            pair.two.run(f"echo {state} >/sys/devices/system/memory/{block}/state")
-    assert set(pair.two.out(blocks).split()) == before | set(came)
-    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
-
-
-def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
-    """Pages in a pipe cannot move: the request ends in time and changes nothing, and works once they are gone."""
-    amount = "256M@numa1"
-    pair.mintctl("node", "resize", ONE.name, "--memory", f"+{amount}")
-    ledger = pair.ledger()
-    pair.one.run("cat >/tmp/hold && chmod 755 /tmp/hold", stdin=paths.need(paths.HOLD).read_bytes())
-    # What came last is what programs get first: this is most of it.
-    job = pair.one.start("exec /tmp/hold 240", limit_s=300)
-    assert next(job.lines()) == "held"
-    with pytest.raises(MintctlError) as refused:
-        pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
-    assert "took too long" in str(refused.value)
-    # Why, of each block that was tried: what is in it, and who has it.
-    assert "memory_busy" in refused.value.codes, refused.value
-    for refusal in refused.value.refusals:
-        pages = refusal["pages"]
-        assert pages["timed_out"], refusal
-        kib = {part["kind"]: part["kib"] for part in pages["kinds"]}
-        holder = pages["holders"][0]
-        assert (holder["what"], holder["name"]) == ("program", "hold"), refusal
-        # The program has nothing but anonymous memory, and the block is 128 MiB.
-        assert 0 < holder["kib"] <= kib["programs"] <= 128 << 10, refusal
-        assert f"program hold (process {holder['pid']})" in refusal["message"], refusal
-        assert refusal["owner"] == f"node {pair.one.number} ({ONE.name})", refusal
-    assert not (changed := ledger.difference(pair.ledger())), changed
-    pair.one.run("killall hold; rm /tmp/hold")
-    pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
-
-
-def test_memory_of_another_numa_node_comes_and_goes(pair: Server):
-    """Node 2 has cores and memory on NUMA node 0 only: memory of NUMA node 1 comes as what it is."""
-    places = "ls -d /sys/devices/system/node/node*"
-    before = pair.two.out(places)
-    assert "node1" not in before
-    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M@numa1")
-    assert "node1" in pair.two.out(places)
-    total = re.search(r"MemTotal:\s+(\d+)", pair.two.read("/sys/devices/system/node/node1/meminfo"))
-    assert 250 << 10 <= int(total[1]) <= 256 << 10
-    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
-    assert pair.two.out(places) == before
-
-
 def test_core_is_on_its_own_numa_node_whatever_comes_first(pair: Server):
     """Two cores of NUMA node 1 come to node 2, one before any memory of it: both are there, and it goes with them."""
     nodes = "/sys/devices/system/node"
@@ -139,15 +85,47 @@ def test_core_is_on_its_own_numa_node_whatever_comes_first(pair: Server):
 
 
 def test_device_moves_from_node0_to_node1_and_back(pair: Server):
-    """device move: lspci shows it where it is, its driver binds there, with MSI-X."""
-    pair.mintctl("device", "move", CARD2_E1000E, "--to", ONE.name)
-    assert CARD2_E1000E in pair.one.out("lspci -D")
-    assert CARD2_E1000E not in pair.zero.out("lspci -D")
-    driver = pair.one.out(f"basename $(readlink /sys/bus/pci/devices/{CARD2_E1000E}/driver)")
-    assert driver == "e1000e"
-    pair.mintctl("device", "move", CARD2_E1000E, "--to", "node0")
-    assert CARD2_E1000E in pair.zero.out("lspci -D")
-    assert CARD2_E1000E not in pair.one.out("lspci -D")
+    """device move: lspci shows it where it is, its driver binds there; a card's MAC address goes with it, and frames
+    come and go."""
+    mac = mac_of(pair.zero, CARD2_E1000E)
+    for node, other, name in ((pair.one, pair.zero, ONE.name), (pair.zero, pair.one, "node0")):
+        pair.mintctl("device", "move", CARD2_E1000E, "--to", name)
+        assert CARD2_E1000E in node.out("lspci -D")
+        assert CARD2_E1000E not in other.out("lspci -D")
+        driver = node.out(f"basename $(readlink /sys/bus/pci/devices/{CARD2_E1000E}/driver)")
+        assert driver == "e1000e"
+        assert mac_of(node, CARD2_E1000E) == mac
+        # All cards are on one wire: to the other node's own.
+        far = CARD0 if other is pair.zero else CARD1
+        with address(node, CARD2_E1000E, "192.0.2.1/24"), address(other, far, "192.0.2.2/24"):
+            node.wait("its card's link", "ping -c 1 -W 1 192.0.2.2 >/dev/null")
+            node.run("ping -c 20 -i 0.05 -W 5 -s 1400 192.0.2.2")
+            assert mac in other.out("ip neigh show 192.0.2.1")
+
+
+def test_disk_with_a_file_system_moves_with_its_data(bare: Server):
+    """What node 0 wrote is read on node 1, which runs, and the other way; a disk that is mounted stays."""
+    bare.add(ONE)
+
+    def mounted(node: Node, command: str) -> str:
+        """A command's output in the root of the disk's file system."""
+        node.wait("its disk", f"[ -b {NVME_PART} ]")
+        node.run(f"mkdir -p /tmp/disk && mount {NVME_PART} /tmp/disk")
+        out = node.out(f"cd /tmp/disk && {command}")
+        with pytest.raises(MintctlError, match="is mounted on /tmp/disk") as caught:
+            bare.mintctl("device", "move", DISK2_NVME, "--to", "node0" if node.number else ONE.name)
+        assert (caught.value.status, "device_busy" in caught.value.codes) == (REFUSED, True), caught.value
+        node.run("umount /tmp/disk")
+        return out
+
+    write = "dd if=/dev/urandom bs=1M count=64 of={0} status=none && sha256sum {0}"
+    first = mounted(bare.zero, write.format("first"))
+    bare.mintctl("device", "move", DISK2_NVME, "--to", ONE.name)
+    assert mounted(bare.one, "sha256sum first") == first
+    second = mounted(bare.one, write.format("second"))
+    bare.mintctl("device", "move", DISK2_NVME, "--to", "node0")
+    assert mounted(bare.zero, "sha256sum first second && rm first second") == f"{first}\n{second}"
+    bare.remove_all()
 
 
 def test_reset_of_a_moved_device_leaves_error_reporting_as_it_was(pair: Server):

@@ -28,7 +28,7 @@ SSH_OPTIONS = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCount
 
 def some_move(rng: random.Random) -> list[str]:
     """Words of a mintctl command that moves something; it may well be refused."""
-    node = rng.choice(NAMES[1:])
+    node, other = rng.sample(NAMES[1:], 2)
     resize = ["node", "resize", node]
     return rng.choice(
         (
@@ -36,6 +36,7 @@ def some_move(rng: random.Random) -> list[str]:
             [*resize, "--cpus", "-1"],
             [*resize, "--memory", "+128M"],
             [*resize, "--memory", "-128M"],
+            [*resize, "--memory", "-128M", "--to", other],
             ["device", "move", CARD2_E1000E, "--to", rng.choice(NAMES)],
             [*resize, "--cpus", "+1", "--memory", "+128M", "--device", CARD2_E1000E, "--from", ",".join(NAMES)],
         )

@@ -3,15 +3,17 @@
  * Holds pages of memory so that no kernel can move them: they lie in a pipe, as
  * vmsplice(2) puts them there. Until it is ended.
  *
- * usage: hold MIB      rounded up to a multiple of 16
+ * usage: hold MIB [NUMA]      rounded up to a multiple of 16; of that NUMA node only
  * Says "held" once it holds them. Exit: 1 failed, 2 usage.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -23,9 +25,15 @@ static void fail(const char *what)
 
 int main(int argc, char **argv)
 {
-	if (argc != 2 || atoi(argv[1]) <= 0) {
-		fprintf(stderr, "usage: hold MIB\n");
+	if (argc < 2 || argc > 3 || atoi(argv[1]) <= 0) {
+		fprintf(stderr, "usage: hold MIB [NUMA]\n");
 		return 2;
+	}
+	if (argc == 3) {
+		unsigned long nodes = 1UL << atoi(argv[2]);
+
+		if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 8 * sizeof(nodes)))
+			fail("set_mempolicy");
 	}
 
 	/* no contiguous memory for the slots of a larger pipe */

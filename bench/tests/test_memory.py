@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory blocks move between running nodes; one request is all or nothing."""
+
+import re
+import secrets
+
+import pytest
+
+from rig import paths
+from rig.mintctl import REFUSED, MintctlError
+from rig.node import Node
+from rig.ram import Ram
+from rig.server import ONE, TWO, Server
+
+MIB = 1 << 20
+BLOCK_MIB = 128
+
+
+def memory_bytes(node: Node, what: str = "MemTotal") -> int:
+    """A line of the node's meminfo, in bytes."""
+    return int(re.search(rf"^{what}:\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE)[1]) << 10
+
+
+def test_memory_comes_and_goes(pair: Server):
+    """+256M from the pool, used, and given back."""
+    before = memory_bytes(pair.two)
+    spare_mib = memory_bytes(pair.two, "MemAvailable") // MIB
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
+    assert memory_bytes(pair.two) >= before + 250 * MIB
+    count = spare_mib + 100  # more than there was before
+    full = f"mount -t tmpfs -o size={count}M full /mnt && dd if=/dev/zero of=/mnt/full bs=1M count={count}; umount /mnt"
+    assert f"{count}+0 records out" in pair.two.run(full).err
+    pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
+    assert memory_bytes(pair.two) <= before + 4 * MIB
+
+
+def test_memory_is_zeroed_before_another_node_has_it(pair: Server):
+    """What node 2 wrote into a block is in RAM, and is not there any more when the block is free."""
+    mark = secrets.token_bytes(32)
+    before = set(pair.ledger().owned("memory", 2))
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M@numa0")
+    now = pair.ledger()
+    came = [entry for entry in now.details["memory"] if str(entry["id"]) in set(now.owned("memory", 2)) - before]
+    assert len(came) == 2, came
+    # More than was free before: these blocks are written, too. A file on a tmpfs that goes leaves it in free pages.
+    count = memory_bytes(pair.two, "MemAvailable") // (16 * MIB) - 5
+    pair.two.run("cat >/tmp/mark", stdin=mark * (MIB // len(mark)))
+    pair.two.run(
+        "for n in $(seq 16); do cat /tmp/mark; done >/tmp/marks; mount -t tmpfs full /mnt -o size=100% && "
+        f"for n in $(seq {count}); do cat /tmp/marks; done >/mnt/full; umount /mnt; rm /tmp/mark /tmp/marks"
+    )
+    with Ram(pair.machine) as ram:
+
+        def marked() -> list[bool]:
+            return [mark in ram.read(entry["phys"], BLOCK_MIB * MIB) for entry in came]
+
+        assert all(marked()), "node 2 did not write into the blocks that came"
+        pair.mintctl("node", "resize", TWO.name, "--memory", f"{TWO.memory_mib}M")
+        assert set(pair.ledger().owned("memory", 2)) == before
+        assert not any(marked()), "another node could read what node 2 wrote"
+
+
+def test_memory_that_its_node_took_offline_and_online_goes_back(pair: Server):
+    """A block that came at runtime stays movable when somebody on the node writes `online` to it."""
+    blocks = "cd /sys/devices/system/memory && grep -lw Movable memory*/valid_zones | cut -d/ -f1"
+    before = set(pair.two.out(blocks).split())
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M")
+    came = sorted(set(pair.two.out(blocks).split()) - before)
+    assert len(came) == 2, came
+    # All offline at once: of the movable zone nothing is left that a block could be added to.
+    for state in "offline", "online":
+        for block in came:
+            pair.two.run(f"echo {state} >/sys/devices/system/memory/{block}/state")
+    assert set(pair.two.out(blocks).split()) == before | set(came)
+    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
+
+
+def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
+    """Pages in a pipe cannot move: the request ends in time and changes nothing, and works once they are gone."""
+    amount = "256M@numa0"  # where node 1 has none but this
+    pair.mintctl("node", "resize", ONE.name, "--memory", f"+{amount}")
+    ledger = pair.ledger()
+    pair.one.run("cat >/tmp/hold && chmod 755 /tmp/hold", stdin=paths.need(paths.HOLD).read_bytes())
+    job = pair.one.start("exec /tmp/hold 224 0", limit_s=300)
+    assert next(job.lines()) == "held"
+    with pytest.raises(MintctlError) as refused:
+        pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+    assert "took too long" in str(refused.value)
+    # Why, of each block that was tried: what is in it, and who has it.
+    assert "memory_busy" in refused.value.codes, refused.value
+    for refusal in refused.value.refusals:
+        pages = refusal["pages"]
+        assert pages["timed_out"], refusal
+        kib = {part["kind"]: part["kib"] for part in pages["kinds"]}
+        holder = pages["holders"][0]
+        assert (holder["what"], holder["name"]) == ("program", "hold"), refusal
+        # The program has nothing but anonymous memory, and the block is 128 MiB.
+        assert 0 < holder["kib"] <= kib["programs"] <= 128 << 10, refusal
+        assert f"program hold (process {holder['pid']})" in refusal["message"], refusal
+        assert refusal["owner"] == f"node {pair.one.number} ({ONE.name})", refusal
+    assert not (changed := ledger.difference(pair.ledger())), changed
+    pair.one.run("killall hold; rm /tmp/hold")
+    pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+
+
+def test_memory_of_another_numa_node_comes_and_goes(pair: Server):
+    """Node 2 has cores and memory on NUMA node 0 only: memory of NUMA node 1 comes as what it is."""
+    places = "ls -d /sys/devices/system/node/node*"
+    before = pair.two.out(places)
+    assert "node1" not in before
+    pair.mintctl("node", "resize", TWO.name, "--memory", "+256M@numa1")
+    assert "node1" in pair.two.out(places)
+    total = re.search(r"MemTotal:\s+(\d+)", pair.two.read("/sys/devices/system/node/node1/meminfo"))
+    assert 250 << 10 <= int(total[1]) <= 256 << 10
+    pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
+    assert pair.two.out(places) == before
+
+
+def all_ram_is_owned(server: Server) -> dict[int | None, int]:
+    """Each kernel has all blocks that the ledger says it owns, and RAM nowhere else; gives how many each owner has
+    (None: nobody)."""
+    count: dict[int | None, int] = {}
+    blocks = server.mintctl("memory", "list")["memory"]
+    for number in (0, 1, 2):
+        owned = [(block["phys"], block["phys"] + block["bytes"]) for block in blocks if block["owner"] == number]
+        iomem = server.node(number).read("/proc/iomem")
+        ranges = re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : System RAM", iomem, re.MULTILINE)
+        for begin, last in ((int(a, 16), int(b, 16)) for a, b in ranges):
+            covered = sum(max(0, min(last + 1, end) - max(begin, start)) for start, end in owned)
+            assert covered == last + 1 - begin, f"{begin:#x}-{last:#x} is not node {number}'s\n{iomem}"
+        total = sum(int(b, 16) + 1 - int(a, 16) for a, b in ranges)
+        # Firmware keeps some of node 0's.
+        missing = len(owned) * BLOCK_MIB * MIB - total
+        assert 0 <= missing < (BLOCK_MIB * MIB if number == 0 else MIB), f"node {number}: {missing}\n{iomem}"
+        count[number] = len(owned)
+    count[None] = len([block for block in blocks if block["owner"] is None])
+    return count
+
+
+def test_memory_that_nodes_got_at_boot_goes_to_others_and_back(worn: Server):
+    """Of node 0, whose kernel maps it by pages of 1 GiB, and of node 1: to other nodes that run, and back again. Then
+    both start again with other memory than at first. (The tests of node 0's restart go on with it.)"""
+    start = all_ram_is_owned(worn)
+    resize = ("node", "resize")
+    worn.mintctl(*resize, ONE.name, "--memory", "-256M", "--to", TWO.name)
+    free_mib = len([block for block in worn.ledger().details["memory"] if block["owner"] is None]) * BLOCK_MIB
+    # What is free comes first.
+    worn.mintctl(*resize, TWO.name, "--memory", f"+{free_mib + 512}M", "--from", "node0")
+    moved = all_ram_is_owned(worn)
+    assert moved == {0: start[0] - 4, 1: start[1] - 2, 2: start[2] + start[None] + 6, None: 0}
+    worn.mintctl(*resize, TWO.name, "--memory", "-512M", "--to", "node0")
+    worn.mintctl(*resize, TWO.name, "--memory", "-256M", "--to", ONE.name)
+    worn.mintctl(*resize, TWO.name, "--memory", f"-{free_mib}M")
+    assert all_ram_is_owned(worn) == start
+    for number, plan in ((1, ONE), (2, TWO)):
+        worn.mintctl("node", "restart", plan.name)
+        worn.wait_ready(worn.node(number))
+    assert all_ram_is_owned(worn) == start
