@@ -14,18 +14,30 @@ BEGIN, END = "Linux version ", "reboot: "
 # A stock kernel that ends stops its cores one by one, unlike those that go by hotplug: one that still runs may
 # wake another, and warns. Seen with an emulated core that its host did not run for some milliseconds.
 STOCK_AT_END = "sched: Unexpected reschedule of offline CPU#"
+# Another of a stock kernel's end: NVMe's queues are frozen when the lock of CPU hotplug is taken. Hotplug of memory
+# that brings a NUMA node has led lockdep from that lock to one under which files are read. A kernel that ended while
+# a core came could hang there, and would be killed after [wait] stop_s.
+STOCK_FREEZE = ("possible circular locking", "at: cpu_hotplug_disable+", "at: nvme_start_freeze+")
+FREEZE_LINES = 9
+
+
+def is_stock_freeze(lines: list[str]) -> bool:
+    """Whether the report that begins these lines is the one of frozen queues at a kernel's end."""
+    words = "\n".join(lines[:FREEZE_LINES])
+    return all(part in words for part in STOCK_FREEZE)
 
 
 def reports_in(text: str) -> list[str]:
-    """The lines of a console's text that begin a report; without the one that belongs to a stock kernel's end."""
+    """The lines of a console's text that begin a report; without those that belong to a stock kernel's end."""
     found, ends, stock = [], False, False
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
         if BEGIN in line or END in line:
             ends, stock = END in line, False
         elif ends and STOCK_AT_END in line:
             stock = True
         elif REPORTS.search(line):
-            if not stock:
+            if not stock and not is_stock_freeze(lines[number:]):
                 found.append(line)
             stock = False
     return found
