@@ -2,6 +2,7 @@
 """Stop, start, remove, add again: nothing is leaked. Nodes manage each other.
 Nodes of other kernel builds."""
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -122,6 +123,23 @@ def test_node_of_policy_always_is_started_again_unless_somebody_stopped_it(bare:
         node = bare.mintctl.nodes()[1]
         assert (node["state"], node["boots"]) == ("halted", 2)
     bare.remove_all()
+
+
+def test_node_with_a_core_offline_is_degraded_until_it_is_back(pair: Server):
+    """Taken offline on node 1 itself, by the stock way: all daemons tell, with how many of how many are left."""
+    file = pair.one.out("ls /sys/devices/system/cpu/cpu*/online | tail -n 1")
+    count = len(ONE.cpus)
+
+    def health_is(word: str) -> bool:
+        return all(Mintctl(pair.node(number)).nodes()[1]["health"] == word for number in (0, 1, 2))
+
+    pair.one.run(f"echo 0 >{file}")
+    wait_until("node 1 to be degraded", lambda: health_is("degraded"), 60, every_s=0.5)
+    told = [json.loads(line) for line in pair.two.out("mintctl events --json").splitlines()]
+    told = [event["reason"] for event in told if event["event"] == "degraded" and event["node"] == 1]
+    assert f"{count - 1} of its {count} cores are online" in told[-1]
+    pair.one.run(f"echo 1 >{file}")
+    wait_until("node 1 to be well", lambda: health_is("ok"), 60, every_s=0.5)
 
 
 def test_node_is_started_from_node1(pair: Server):

@@ -101,7 +101,8 @@ pub struct NodeView {
     /// Its state.
     #[schema(value_type = String)]
     pub state: NodeState,
-    /// `ok`, `hung` (its heartbeat stands still), or `-` when it does not run.
+    /// `ok`, `degraded` (its heartbeat is late, or fewer cores are online than it owns),
+    /// `hung` (its heartbeat stands still), or `-` when it does not run.
     pub health: String,
     /// Whether it is the node that answers.
     #[serde(rename = "self")]
@@ -447,7 +448,7 @@ pub struct EventView {
     pub time_ns: u64,
     /// When this daemon saw it, ns since 1970.
     pub seen_ns: u64,
-    /// `state`, `hung`, `recovered`, or `lost` (events were dropped).
+    /// `state`, `degraded`, `hung`, `recovered`, or `lost` (events were dropped).
     pub event: String,
     /// Which node.
     pub node: u32,

@@ -64,7 +64,10 @@ pub struct Waits {
     pub start_s: u64,
     /// For a node's orderly end before it is killed, in seconds.
     pub stop_s: u64,
-    /// After so many seconds without a heartbeat a running node counts as hung.
+    /// After so many seconds without a heartbeat, or with fewer cores online than it owns,
+    /// a running node counts as degraded.
+    pub degraded_s: u64,
+    /// After so many seconds without a heartbeat it counts as hung.
     pub hung_s: u64,
     /// For one core, block or function to change its owner, in milliseconds.
     pub move_ms: u32,
@@ -133,7 +136,7 @@ impl Default for NodeDefaults {
 
 impl Default for Waits {
     fn default() -> Self {
-        Self { start_s: 120, stop_s: 30, hung_s: 10, move_ms: 10_000 }
+        Self { start_s: 120, stop_s: 30, degraded_s: 5, hung_s: 10, move_ms: 10_000 }
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What all handlers share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,6 +12,7 @@ use mint_types::NodeId;
 
 use crate::driver::{Driver, JobLost};
 use crate::events::EventLog;
+use crate::health::Health;
 use crate::peers::PeerClients;
 use crate::restart::{Ordered, Restarts};
 
@@ -40,8 +41,8 @@ pub(crate) struct App {
 /// What is known of nodes beside the ledger.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Their heartbeat stands still.
-    pub hung: BTreeSet<NodeId>,
+    /// How those are that run and are not well.
+    pub health: BTreeMap<NodeId, Health>,
     /// Ends that somebody asked for.
     pub ordered: Ordered,
     /// Starts of nodes that ended by themselves.

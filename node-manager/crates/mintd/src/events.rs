@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What happens to nodes: read from the kernel, numbered, kept, written to
-//! `/run/mint/events.jsonl`, and told to whoever listens.
-//!
-//! A heartbeat that stands still is an event too: the kernel of a hung node
-//! cannot report itself.
+//! `/run/mint/events.jsonl`, and told to whoever listens. What a node's kernel
+//! cannot report itself is found by `health.rs`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mint_api::EventView;
 use mint_sys::{Device, Event};
@@ -30,8 +28,8 @@ const KEPT: usize = 1024;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// How often the event thread looks whether the daemon ends.
 const EVENT_WAIT_MS: i32 = 1000;
-/// How often heartbeats are looked at.
-const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
+/// After an error of the kernel's.
+const EVENT_RETRY: Duration = Duration::from_secs(1);
 
 struct Log {
     next: u64,
@@ -72,7 +70,7 @@ impl EventLog {
     }
 
     /// Numbers and tells an event.
-    fn tell(&self, mut event: EventView) {
+    pub fn tell(&self, mut event: EventView) {
         let mut log = self.lock();
         event.seq = log.next;
         event.seen_ns = now_ns();
@@ -98,12 +96,17 @@ impl EventLog {
     }
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn view(kind: &str, node: NodeId, status: Option<&NodeStatus>, time_ns: u64) -> EventView {
+pub(crate) fn view(
+    kind: &str,
+    node: NodeId,
+    status: Option<&NodeStatus>,
+    time_ns: u64,
+) -> EventView {
     EventView {
         seq: 0,
         time_ns,
@@ -129,7 +132,7 @@ pub(crate) fn watch_kernel(app: Arc<App>, device: Device, runtime: Handle) {
                 Ok(None) => {}
                 Err(error) => {
                     warn!(%error, "event dropped");
-                    std::thread::sleep(HEARTBEAT_PERIOD);
+                    std::thread::sleep(EVENT_RETRY);
                 }
             }
         }
@@ -171,7 +174,7 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
     app.events.tell(told);
     if !event.new.is_live() {
         let mut marks = app.marks();
-        marks.hung.remove(&event.node);
+        marks.health.remove(&event.node);
         marks.ssh_host_keys.remove(&event.node);
     }
     if [event.old, event.new].contains(&NodeState::Unused) {
@@ -192,101 +195,9 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
     }
 }
 
-/// Heartbeats, as last seen.
-pub(crate) struct Pulse {
-    seen: BTreeMap<NodeId, (u64, Instant)>,
-    limit: Duration,
-}
-
-impl Pulse {
-    /// A running node whose heartbeat stands still for `limit` counts as hung.
-    pub fn new(limit: Duration) -> Self {
-        Self { seen: BTreeMap::new(), limit }
-    }
-
-    /// Looks at a node: whether its heart beats, or `None` when it does not run.
-    pub fn look(&mut self, node: &NodeStatus, now: Instant) -> Option<bool> {
-        if node.state != NodeState::Running {
-            self.seen.remove(&node.id);
-            return None;
-        }
-        let entry = self.seen.entry(node.id).or_insert((node.heartbeat, now));
-        if entry.0 != node.heartbeat {
-            *entry = (node.heartbeat, now);
-        }
-        Some(now.duration_since(entry.1) < self.limit)
-    }
-}
-
-/// Watches heartbeats of all other nodes for ever.
-pub(crate) async fn watch_heartbeats(app: Arc<App>) {
-    let mut pulse = Pulse::new(Duration::from_secs(app.config.wait.hung_s));
-    let mut ticks = tokio::time::interval(HEARTBEAT_PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Ok(nodes) = app.machine.nodes() else { continue };
-        let now = Instant::now();
-        for node in nodes.iter().filter(|node| node.id != app.here) {
-            let Some(beats) = pulse.look(node, now) else { continue };
-            let changed = {
-                let mut marks = app.marks();
-                if beats { marks.hung.remove(&node.id) } else { marks.hung.insert(node.id) }
-            };
-            if changed {
-                let kind = if beats { "recovered" } else { "hung" };
-                let mut told = view(kind, node.id, Some(node), now_ns());
-                told.reason = if beats {
-                    "its heartbeat moves again".to_owned()
-                } else {
-                    let (limit, name) = (app.config.wait.hung_s, node.display_name());
-                    format!(
-                        "no heartbeat for {limit} s; look: mintctl node console {name}; \
-                         end it: mintctl node kill {name}"
-                    )
-                };
-                warn!(node = %node.id, name = %told.name, "{kind}");
-                app.events.tell(told);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn node(heartbeat: u64, state: NodeState) -> NodeStatus {
-        NodeStatus {
-            id: NodeId::new(1).unwrap(),
-            name: "web".into(),
-            state,
-            boots: 1,
-            heartbeat,
-            state_change_ns: 0,
-            cpus_online: 1,
-            boot_cpu: None,
-            memory_bytes: 0,
-            release: String::new(),
-            reason: String::new(),
-        }
-    }
-
-    #[test]
-    fn heart_that_stands_still_for_the_limit_is_noticed() {
-        let mut pulse = Pulse::new(Duration::from_secs(10));
-        let start = Instant::now();
-        let after = |s| start + Duration::from_secs(s);
-        let running = |heartbeat| node(heartbeat, NodeState::Running);
-        assert_eq!(pulse.look(&running(1), start), Some(true));
-        assert_eq!(pulse.look(&running(1), after(9)), Some(true));
-        assert_eq!(pulse.look(&running(1), after(10)), Some(false));
-        assert_eq!(pulse.look(&running(2), after(11)), Some(true));
-        assert_eq!(pulse.look(&running(2), after(20)), Some(true));
-        assert_eq!(pulse.look(&node(2, NodeState::Halted), after(30)), None);
-        // a new life starts with a new clock
-        assert_eq!(pulse.look(&running(2), after(40)), Some(true));
-    }
 
     #[test]
     fn latecomers_get_what_was_kept_without_a_gap() {

@@ -15,6 +15,7 @@ mod app;
 mod apply;
 mod driver;
 mod events;
+mod health;
 mod identity;
 mod lines;
 mod loads;

@@ -81,6 +81,11 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         &node,
     )?;
     let hung = metrics.gauge("mint_node_hung", "1 if a node's heartbeat stands still.", &node)?;
+    let degraded = metrics.gauge(
+        "mint_node_degraded",
+        "1 if a node's heartbeat is late, or fewer cores are online than it owns.",
+        &node,
+    )?;
     let changed = metrics.gauge(
         "mint_node_state_change_timestamp_seconds",
         "When a node's state changed last.",
@@ -93,7 +98,7 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         "Heartbeats of a node in this boot.",
         &node,
     )?;
-    let marked = app.marks().hung.clone();
+    let health = app.marks().health.clone();
     for status in &inventory.nodes {
         let (id, name) = (status.id.to_string(), status.display_name());
         let labels = [id.as_str(), name.as_str()];
@@ -107,7 +112,9 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
             .filter(|device| !device.flags.bridge && !device.flags.platform)
             .count();
         devices.with_label_values(&labels).set(gauge_value(functions as u64));
-        hung.with_label_values(&labels).set(marked.contains(&status.id).into());
+        let word = health.get(&status.id).map_or("ok", |health| health.word());
+        hung.with_label_values(&labels).set((word == "hung").into());
+        degraded.with_label_values(&labels).set((word == "degraded").into());
         changed.with_label_values(&labels).set(gauge_value(status.state_change_ns / 1_000_000_000));
         boots.with_label_values(&labels).inc_by(status.boots.into());
         heartbeats.with_label_values(&labels).inc_by(status.heartbeat);

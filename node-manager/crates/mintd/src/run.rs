@@ -265,7 +265,7 @@ async fn serve(
     if let Some(device) = events_device {
         events::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
     }
-    tokio::spawn(events::watch_heartbeats(app.clone()));
+    tokio::spawn(crate::health::watch(app.clone()));
     if app.config.network.enabled {
         tokio::spawn(network_up(app.clone(), tls, router));
     }

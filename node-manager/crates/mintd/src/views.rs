@@ -60,19 +60,12 @@ pub(crate) fn node_view(
     let cpus = inventory.cpus_of(node.id);
     let live = node.state.is_live();
     let runs = node.state == NodeState::Running;
-    let hung = app.marks().hung.contains(&node.id);
+    let health = app.marks().health.get(&node.id).map_or("ok", |health| health.word());
     let mut view = NodeView {
         id: node.id,
         name: node.display_name(),
         state: node.state,
-        health: if !live {
-            "-"
-        } else if hung {
-            "hung"
-        } else {
-            "ok"
-        }
-        .into(),
+        health: if live { health } else { "-" }.into(),
         is_self: node.id == app.here,
         cpus: cpus.to_string(),
         cpu_count: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
@@ -224,8 +217,8 @@ pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
     let mut checks = check_ledger(&inventory, open.as_ref(), online);
     let mut silent = Vec::new();
     for view in node_list(app).await?.nodes {
-        if view.health == "hung" {
-            silent.push(format!("{} is hung", view.name));
+        if ["hung", "degraded"].contains(&view.health.as_str()) {
+            silent.push(format!("{} is {}: mintctl events", view.name, view.health));
         } else if view.mintd == "no answer" {
             silent.push(format!("mintd of {} does not answer", view.name));
         }

@@ -226,7 +226,7 @@ async fn nodes(context: &Context) -> Outcome {
 
 fn row(node: &NodeView) -> [String; 10] {
     let state = match (node.state, node.health.as_str()) {
-        (NodeState::Running, "hung") => "hung".to_owned(),
+        (NodeState::Running, bad @ ("hung" | "degraded")) => bad.to_owned(),
         (state, _) => state.to_string(),
     };
     let mark = if node.is_self { "*" } else { "" };
