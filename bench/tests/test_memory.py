@@ -3,6 +3,7 @@
 
 import re
 import secrets
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from rig import paths
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
 from rig.ram import Ram
-from rig.server import ONE, TWO, Server
+from rig.server import ONE, SPARE, TWO, Server
 
 MIB = 1 << 20
 BLOCK_MIB = 128
@@ -155,4 +156,21 @@ def test_memory_that_nodes_got_at_boot_goes_to_others_and_back(worn: Server):
     for number, plan in ((1, ONE), (2, TWO)):
         worn.mintctl("node", "restart", plan.name)
         worn.wait_ready(worn.node(number))
+    assert all_ram_is_owned(worn) == start
+
+
+def test_node_starts_with_memory_that_node0_gives_up(worn: Server):
+    """More than is free, which is refused unless node 0 is named; then its memory is node 0's again."""
+    start = all_ram_is_owned(worn)
+    numa = SPARE.numa
+    blocks = [block for block in worn.ledger().details["memory"] if block["numa"] == numa]
+    free_mib = len([block for block in blocks if block["owner"] is None]) * BLOCK_MIB
+    plan = replace(SPARE, memory_mib=free_mib + 256)
+    with pytest.raises(MintctlError) as refused:
+        worn.add(plan)
+    assert (refused.value.status, "memory_short" in refused.value.codes) == (REFUSED, True), refused.value
+    worn.add(plan, "--from", "node0")
+    assert all_ram_is_owned(worn) == start | {0: start[0] - 2, None: start[None] - free_mib // BLOCK_MIB}
+    worn.mintctl("node", "remove", plan.name, "--force")
+    worn.mintctl("node", "resize", "node0", "--memory", f"+256M@numa{numa}")
     assert all_ram_is_owned(worn) == start

@@ -62,7 +62,10 @@ impl Planner<'_> {
         }
         for reference in &spec.from {
             match self.inventory.resolve(reference) {
-                Ok(node) => _ = draft.donors.insert(node.id),
+                Ok(node) => {
+                    draft.donors.insert(node.id);
+                    draft.from_running.insert(node.id);
+                }
                 Err(refusal) => draft.refusals.push(refusal),
             }
         }

@@ -108,8 +108,8 @@ impl Planner<'_> {
             if chosen.len() == count {
                 break;
             }
-            // of donors at rest only, if not asked for: a running kernel gives
-            // memory up block by block, and cannot say before whether it will
+            // of a donor that runs only if it was named: its kernel gives memory up
+            // block by block, and cannot say before whether it will
             let is_giver = |owner: NodeId| {
                 draft.donors.contains(&owner)
                     && (draft.from_running.contains(&owner) || !self.inventory.is_live(owner))
@@ -167,7 +167,7 @@ impl Planner<'_> {
             ),
         )
         .owned_by(owners.join(", "))
-        .hint("ask for less or elsewhere (mintctl memory list), remove a node, or boot node 0 with a larger pool (mem= of the mint= option)")
+        .hint("ask for less or elsewhere (mintctl memory list), remove a node, let running nodes give some (--from NODE), or boot node 0 with a larger pool (mem= of the mint= option)")
     }
 }
 

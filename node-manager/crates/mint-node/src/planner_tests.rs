@@ -179,18 +179,21 @@ fn memory_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn memory_of_a_donor_counts_when_that_one_is_at_rest() {
+fn memory_of_a_donor_counts_whether_it_runs_or_not() {
     let images = Images::new();
     let block = ResourceKey::memory(POOL1.0);
     let fake = FakeMachine::new().with_node(1, "db", &[block]);
     let mut spec = images.spec("web");
     spec.memory = vec![MemoryRequest { bytes: 14 * BLOCK_BYTES, numa: Some(1) }];
-    spec.from = vec!["db".into()];
+    // it is not named
     assert_eq!(codes(plan(&fake, &spec)), [RefusalCode::MemoryShort]);
-    fake.set_state(NodeId::new(1).unwrap(), mint_types::NodeState::Halted);
-    let steps = plan(&fake, &spec).unwrap().steps;
+    spec.from = vec!["db".into()];
     let step = Step::Release { key: block, node: NodeId::new(1).unwrap(), driver: None };
-    assert!(steps.contains(&step));
+    for state in [mint_types::NodeState::Running, mint_types::NodeState::Halted] {
+        fake.set_state(NodeId::new(1).unwrap(), state);
+        let steps = plan(&fake, &spec).unwrap().steps;
+        assert!(steps.contains(&step), "{state}");
+    }
 }
 
 #[test]

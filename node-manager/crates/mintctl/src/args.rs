@@ -261,7 +261,7 @@ pub struct AddArgs {
     /// Kernel command line [default: that of mint.toml]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub cmdline: Option<String>,
-    /// Node whose resources may be taken, too; may be repeated
+    /// Node whose resources may be taken, too, while it runs; may be repeated
     #[arg(long, value_name = "NODE", value_delimiter = ',', action = ArgAction::Append)]
     pub from: Vec<String>,
     /// When to start it again by itself
