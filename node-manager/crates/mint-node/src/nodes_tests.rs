@@ -315,7 +315,7 @@ fn owner_is_asked_for_all_of_a_kind_at_once() {
     resize(&mut nodes, &less).unwrap();
     let asked: Vec<String> =
         fake.calls().into_iter().filter(|call| call.contains("is asked")).collect();
-    assert_eq!(asked, ["peer 1 is asked for 2"]);
+    assert_eq!(asked, ["peer 1 is asked for 8"], "all that it has");
 }
 
 #[test]

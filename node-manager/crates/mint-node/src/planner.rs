@@ -18,6 +18,8 @@ use crate::machine::Machine;
 use crate::peers::{PeerError, Peers};
 use crate::{initrd, kernel_image};
 
+/// Resources that are asked for in one question, at least.
+const ASKED_AT_ONCE: usize = 64;
 /// `MINT_REFUSE_DRIVER`: the plan unbinds the driver itself.
 const REASON_DRIVER: u32 = 6;
 
@@ -388,8 +390,9 @@ impl Planner<'_> {
     pub(crate) fn likely_to_go<'a>(&self, all: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
         let (mut sure, mut unsure) = (Vec::new(), Vec::new());
         let mut rest = all.iter().rev().filter(|one| !self.stay.contains(&one.key)).copied();
-        loop {
-            let next: Vec<&Resource> = rest.by_ref().take(count - sure.len()).collect();
+        while sure.len() < count {
+            let wanted = (count - sure.len()).max(ASKED_AT_ONCE);
+            let next: Vec<&Resource> = rest.by_ref().take(wanted).collect();
             if next.is_empty() {
                 break;
             }
@@ -398,8 +401,13 @@ impl Planner<'_> {
                 let goes = one.owner.is_some_and(|owner| self.can_release(one.key, owner).is_ok());
                 if goes { &mut sure } else { &mut unsure }.push(one);
             }
+            // to look at every page of a large node would take seconds
+            let likely = unsure.iter().filter(|one| self.staying_kib(one) == 0).count();
+            if sure.len() + likely >= count {
+                break;
+            }
         }
-        unsure.sort_by_key(|one| self.staying_kib(one));
+        unsure.sort_by_cached_key(|one| self.staying_kib(one));
         // after a try in vain only what is likely is tried: each may take its whole time
         let is_likely = |one: &&Resource| self.stay.is_empty() || self.staying_kib(one) == 0;
         sure.extend(unsure.into_iter().filter(is_likely));
