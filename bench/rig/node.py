@@ -2,6 +2,8 @@
 """A node as tests see it: commands on it, its console."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rig.channel import Job, Result
@@ -75,6 +77,15 @@ class Node:
             if looks:
                 error.add_note(f"the last of {len(looks)} looks ended with {looks[-1].status}: {looks[-1].err}")
             raise
+
+    @contextmanager
+    def undone(self, command: str, undo: str) -> Iterator[None]:
+        """A shell command, and another at the end that takes it back, whatever happens in between."""
+        self.run(command)
+        try:
+            yield
+        finally:
+            self.run(undo)
 
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""

@@ -6,8 +6,10 @@ Each NUMA node's RAM is a memfd of QEMU's, which we map through /proc/PID/fd.
 
 import mmap
 import os
+import re
 from dataclasses import dataclass
 
+from rig.ledger import Ledger
 from rig.machine import MEMORY_PER_NUMA_MIB, SOCKETS, Machine
 from rig.node import Node
 
@@ -97,3 +99,18 @@ def kernel_place(node: Node) -> KernelPlace:
 def symbol(node: Node, name: str) -> int:
     """Virtual address of a kernel symbol on a node."""
     return int(node.out(f"grep -w {name} /proc/kallsyms").split()[0], 16)
+
+
+def own_ram_bytes(node: Node, ledger: Ledger) -> int:
+    """RAM of a node's kernel, by its /proc/iomem; asserts that all of it lies in blocks that the ledger says it owns."""
+    blocks = [block for block in ledger.details["memory"] if block["owner"] == node.number]
+    owned = [(block["phys"], block["phys"] + block["bytes"]) for block in blocks]
+    iomem = node.read("/proc/iomem")
+    ranges = re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : System RAM", iomem, re.MULTILINE)
+    assert ranges, iomem
+    total = 0
+    for begin, end in ((int(first, 16), int(last, 16) + 1) for first, last in ranges):
+        covered = sum(max(0, min(end, stop) - max(begin, start)) for start, stop in owned)
+        assert covered == end - begin, f"{begin:#x} to {end:#x} is not node {node.number}'s\n{iomem}"
+        total += covered
+    return total

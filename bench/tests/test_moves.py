@@ -23,7 +23,8 @@ LOADED = (0, 2)
 # Of 14 moves ten are cores', three memory's, one a function's.
 WEIGHTS = (10, 3, 1)
 BLOCK = "128M"
-SPARE = 2
+# Blocks that a node may have less than at first.
+MAY_LACK = 2
 
 
 @dataclass
@@ -44,10 +45,10 @@ class Moves:
         return ["node", "resize", NAMES[taker], "--cpus", "+1", "--from", NAMES[giver]], giver, taker
 
     def memory(self, now: Ledger) -> tuple[list[str], int | None, int | None]:
-        """A block goes from one node to another, or is free in between; nobody falls below SPARE blocks less than at
-        first."""
+        """A block goes from one node to another, or is free in between; nobody has more than MAY_LACK blocks less than
+        at first."""
         places = (None, 0, 1, 2)
-        least = {place: len(self.start.owned("memory", place)) - SPARE for place in places} | {None: 0}
+        least = {place: len(self.start.owned("memory", place)) - MAY_LACK for place in places} | {None: 0}
         giver = self.rng.choice([place for place in places if len(now.owned("memory", place)) > least[place]])
         taker = self.rng.choice([place for place in places if place != giver])
         if giver is None:

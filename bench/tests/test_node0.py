@@ -112,9 +112,10 @@ def test_machine_reboot_ends_in_order_and_nodes_of_nodes_d_come_back(worn: Serve
         assert f"mint-init: node {number}: " in server.node(number).console.text(mark)
     assert "still runs and ends with this reset" not in server.zero.console.text(marks[0])
     # Of memory each has as much as before, wherever the pool is in this boot.
+    now = server.ledger()
     for kind in "cpu", "memory", "device":
         for node in (0, 1, 2, None):
-            before, after = ledger.owned(kind, node), server.ledger().owned(kind, node)
+            before, after = ledger.owned(kind, node), now.owned(kind, node)
             assert (len(before) == len(after)) if kind == "memory" else (before == after), (kind, node, before, after)
     assert server.one.read("/root/kept").strip() == "kept"
     assert {node["boots"] for node in server.mintctl.nodes().values()} == {1}

@@ -2,12 +2,10 @@
 """Bad input: each has its clear error, its exit code, and changes nothing (the
 fixture compares the ledger)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from rig import paths
+from rig.functions import driver_of, interface_of
 from rig.mintctl import FAILED, REFUSED, USAGE, Mintctl, MintctlError
 from rig.node import Node
 from rig.server import CARD2_E1000E, DISK0, DISK2_NVME, ONE, TWO, Server
@@ -17,12 +15,15 @@ GOOD = {"--cpus": "5", "--memory": "256M@numa1"}
 ROOT_PORT = "0000:00:02.0"
 
 
+def wanted(**wrong: str) -> list[str]:
+    """Options of mintctl node add, with something wrong."""
+    return [word for option in (GOOD | {f"--{key}": value for key, value in wrong.items()}).items() for word in option]
+
+
 def refused(node: Node, code: str, name: str = "third", status: int = REFUSED, **wrong: str) -> dict:
     """mintctl node add on a node with one thing wrong: checks the error, gives it."""
-    options = GOOD | {f"--{key}": value for key, value in wrong.items()}
-    words = [word for option in options.items() for word in option]
     with pytest.raises(MintctlError) as caught:
-        Mintctl(node)("node", "add", name, *words)
+        Mintctl(node)("node", "add", name, *wanted(**wrong))
     error = caught.value
     assert error.status == status, error
     assert code in error.codes, error
@@ -36,18 +37,7 @@ def refused(node: Node, code: str, name: str = "third", status: int = REFUSED, *
 
 def would_do(server: Server, device: str) -> None:
     """Nothing is in the way of the plan any more."""
-    options = [word for option in (GOOD | {"--device": device}).items() for word in option]
-    assert server.mintctl("node", "add", "third", *options, "--dry-run")["dry_run"]
-
-
-@contextmanager
-def done_and_undone(server: Server, command: str, undo: str) -> Iterator[None]:
-    """Something on node 0, and the end of it whatever happens."""
-    server.zero.run(command)
-    try:
-        yield
-    finally:
-        server.zero.run(undo)
+    assert server.mintctl("node", "add", "third", *wanted(device=device), "--dry-run")["dry_run"]
 
 
 def test_core_of_another_node(pair: Server):
@@ -127,7 +117,7 @@ def test_device_that_has_the_running_root(pair: Server):
 
 def test_device_that_is_mounted(bare: Server):
     """With the disk and where it is mounted; once it is not, the same plan is good."""
-    with done_and_undone(bare, "mkdir -p /tmp/disk && mount -o ro /dev/nvme0n1p2 /tmp/disk", "umount /tmp/disk"):
+    with bare.zero.undone("mkdir -p /tmp/disk && mount -o ro /dev/nvme0n1p2 /tmp/disk", "umount /tmp/disk"):
         message = refused(bare.zero, "device_busy", device=DISK2_NVME)["message"]
         assert DISK2_NVME in message and "mounted on /tmp/disk" in message
     would_do(bare, DISK2_NVME)
@@ -135,17 +125,16 @@ def test_device_that_is_mounted(bare: Server):
 
 def test_device_that_carries_the_default_route(bare: Server):
     """And one that is a port of a bridge."""
-    (card,) = bare.zero.out(f"ls /sys/bus/pci/devices/{CARD2_E1000E}/net").split()
+    card = interface_of(bare.zero, CARD2_E1000E)
     # Of little weight: what the node's own route does goes on.
-    with done_and_undone(
-        bare,
+    with bare.zero.undone(
         f"ip link set {card} up; ip address add 192.0.2.1/24 dev {card};"
         f"ip route add default via 192.0.2.2 dev {card} metric 9999",
         f"ip route delete default via 192.0.2.2; ip address flush dev {card}; ip link set {card} down",
     ):
         message = refused(bare.zero, "device_busy", device=CARD2_E1000E)["message"]
         assert f"{card} carries the default route" in message
-    with done_and_undone(bare, f"ip link set {card} master mintbr0", f"ip link set {card} nomaster"):
+    with bare.zero.undone(f"ip link set {card} master mintbr0", f"ip link set {card} nomaster"):
         assert f"{card} is a port of mintbr0" in refused(bare.zero, "device_busy", device=CARD2_E1000E)["message"]
     would_do(bare, CARD2_E1000E)
 
@@ -153,7 +142,7 @@ def test_device_that_carries_the_default_route(bare: Server):
 def test_device_that_is_passed_through_to_a_guest(bare: Server):
     """It has vfio-pci for a driver, as libvirt leaves it for as long as the guest runs."""
     device = f"/sys/bus/pci/devices/{CARD2_E1000E}"
-    driver = bare.zero.out(f"basename $(readlink {device}/driver)")
+    driver = driver_of(bare.zero, CARD2_E1000E)
 
     def bind(name: str) -> str:
         rebind = f"echo {CARD2_E1000E} >{device}/driver/unbind; echo {CARD2_E1000E} >/sys/bus/pci/drivers_probe"
@@ -161,11 +150,11 @@ def test_device_that_is_passed_through_to_a_guest(bare: Server):
 
     # The emulated server has no IOMMU, without which vfio wants to be told that this is meant.
     bare.zero.run("echo Y >/sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
-    with done_and_undone(bare, bind("vfio-pci"), bind("")):
-        assert bare.zero.out(f"basename $(readlink {device}/driver)") == "vfio-pci"
+    with bare.zero.undone(bind("vfio-pci"), bind("")):
+        assert driver_of(bare.zero, CARD2_E1000E) == "vfio-pci"
         message = refused(bare.zero, "device_busy", device=CARD2_E1000E)["message"]
         assert "passed through to a guest" in message
-    assert bare.zero.out(f"basename $(readlink {device}/driver)") == driver
+    assert driver_of(bare.zero, CARD2_E1000E) == driver
     would_do(bare, CARD2_E1000E)
 
 

@@ -2,11 +2,11 @@
 """Cores and PCI functions move between running nodes; one request is all or nothing. Of memory: test_memory."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 
+from rig.functions import driver_of, interface_of, mac_of
 from rig.guest import Guest
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
@@ -21,23 +21,13 @@ def online(node: Node) -> int:
     return int(node.out("nproc"))
 
 
-def interface(node: Node, card: str) -> str:
-    """The name that a card has on its node."""
-    return node.out(f"ls /sys/bus/pci/devices/{card}/{'virtio*/' if card != CARD2_E1000E else ''}net")
-
-
-def mac_of(node: Node, card: str) -> str:
-    """The MAC address of a card's interface."""
-    return node.read(f"/sys/class/net/{interface(node, card)}/address").strip()
-
-
-@contextmanager
-def address(node: Node, card: str, cidr: str) -> Iterator[None]:
+def addressed(node: Node, card: str, cidr: str) -> AbstractContextManager[None]:
     """The card's interface is up and has an IP address."""
-    name = interface(node, card)
-    node.run(f"ip link set {name} up && ip address add {cidr} dev {name}")
-    yield
-    node.run(f"ip address delete {cidr} dev {name}; ip link set {name} down")
+    name = interface_of(node, card)
+    return node.undone(
+        f"ip link set {name} up && ip address add {cidr} dev {name}",
+        f"ip address delete {cidr} dev {name}; ip link set {name} down",
+    )
 
 
 def test_core_moves_from_node0_to_node2_and_back(pair: Server):
@@ -92,12 +82,11 @@ def test_device_moves_from_node0_to_node1_and_back(pair: Server):
         pair.mintctl("device", "move", CARD2_E1000E, "--to", name)
         assert CARD2_E1000E in node.out("lspci -D")
         assert CARD2_E1000E not in other.out("lspci -D")
-        driver = node.out(f"basename $(readlink /sys/bus/pci/devices/{CARD2_E1000E}/driver)")
-        assert driver == "e1000e"
+        assert driver_of(node, CARD2_E1000E) == "e1000e"
         assert mac_of(node, CARD2_E1000E) == mac
         # All cards are on one wire: to the other node's own.
         far = CARD0 if other is pair.zero else CARD1
-        with address(node, CARD2_E1000E, "192.0.2.1/24"), address(other, far, "192.0.2.2/24"):
+        with addressed(node, CARD2_E1000E, "192.0.2.1/24"), addressed(other, far, "192.0.2.2/24"):
             node.wait("its card's link", "ping -c 1 -W 1 192.0.2.2 >/dev/null")
             node.run("ping -c 20 -i 0.05 -W 5 -s 1400 192.0.2.2")
             assert mac in other.out("ip neigh show 192.0.2.1")

@@ -3,6 +3,7 @@
 
 import pytest
 
+from rig.functions import driver_of, interface_of
 from rig.machine import MachineConfig, card_arguments
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
@@ -15,15 +16,10 @@ NUMVFS = f"/sys/bus/pci/devices/{CARD}/sriov_numvfs"
 ADDRESS = {0: "10.8.0.10", 1: "10.8.0.1", 2: "10.8.0.2"}
 
 
-def driver(node: Node, function: str) -> str:
-    """Driver that is bound to a function on a node; "" if it is not there."""
-    return node.run(f"basename $(readlink /sys/bus/pci/devices/{function}/driver)", check=False).out.strip()
-
-
 def up(node: Node, function: str, address: str) -> None:
     """The function's interface with that address, when it has its carrier."""
     node.wait(f"interface of {function}", f"ls -d /sys/bus/pci/devices/{function}/net/*")
-    name = node.out(f"ls /sys/bus/pci/devices/{function}/net").strip()
+    name = interface_of(node, function)
     node.run(f"ip addr replace {address}/24 dev {name} && ip link set {name} up")
     node.wait(f"carrier of {name}", f"grep -q 1 /sys/class/net/{name}/carrier")
 
@@ -61,11 +57,11 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     assert {bdf: device["physfn"] for bdf, device in devices(server).items() if "physfn" in device} == dict.fromkeys(VFS, CARD)
     up(server.zero, CARD, ADDRESS[0])
     for function, node, plan in ((FIRST, server.one, ONE), (SECOND, server.two, TWO)):
-        assert driver(server.zero, function) == "igbvf"
+        assert driver_of(server.zero, function) == "igbvf"
         server.mintctl("device", "move", function, "--to", plan.name)
         assert function not in server.zero.out("lspci -D")
         assert "82576" in node.out(f"lspci -D -s {function}")
-        assert driver(node, function) == "igbvf"
+        assert driver_of(node, function) == "igbvf"
         up(node, function, ADDRESS[node.number])
     reach(server.one, ADDRESS[0])
     reach(server.one, ADDRESS[2])
@@ -84,13 +80,13 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     server.mintctl("node", "restart", TWO.name)
     for function, node in ((FIRST, server.one), (SECOND, server.two)):
         server.wait_ready(node)
-        assert driver(node, function) == "igbvf"
+        assert driver_of(node, function) == "igbvf"
         up(node, function, ADDRESS[node.number])
     reach(server.two, ADDRESS[1])
 
     for function in VFS:
         server.mintctl("device", "move", function, "--to", "node0")
-        assert driver(server.zero, function) == "igbvf"
+        assert driver_of(server.zero, function) == "igbvf"
     server.zero.run(f"echo 0 >{NUMVFS}")
     wait_until("they are gone", lambda: devices(server).keys() == before.keys())
 

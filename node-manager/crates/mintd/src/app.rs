@@ -53,6 +53,13 @@ pub(crate) struct Marks {
     pub ssh_host_keys: BTreeMap<NodeId, Vec<String>>,
 }
 
+impl Marks {
+    /// How a node is that runs.
+    pub fn health_of(&self, node: NodeId) -> Health {
+        self.health.get(&node).copied().unwrap_or(Health::Ok)
+    }
+}
+
 impl App {
     /// The ledger, now.
     pub fn inventory(&self) -> Result<Inventory, ErrorBody> {

@@ -98,7 +98,6 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         "Heartbeats of a node in this boot.",
         &node,
     )?;
-    let health = app.marks().health.clone();
     for status in &inventory.nodes {
         let (id, name) = (status.id.to_string(), status.display_name());
         let labels = [id.as_str(), name.as_str()];
@@ -112,7 +111,7 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
             .filter(|device| !device.flags.bridge && !device.flags.platform)
             .count();
         devices.with_label_values(&labels).set(gauge_value(functions as u64));
-        let word = health.get(&status.id).map_or("ok", |health| health.word());
+        let word = app.marks().health_of(status.id).word();
         hung.with_label_values(&labels).set((word == "hung").into());
         degraded.with_label_values(&labels).set((word == "degraded").into());
         changed.with_label_values(&labels).set(gauge_value(status.state_change_ns / 1_000_000_000));

@@ -60,7 +60,7 @@ pub(crate) fn node_view(
     let cpus = inventory.cpus_of(node.id);
     let live = node.state.is_live();
     let runs = node.state == NodeState::Running;
-    let health = app.marks().health.get(&node.id).map_or("ok", |health| health.word());
+    let health = app.marks().health_of(node.id).word();
     let mut view = NodeView {
         id: node.id,
         name: node.display_name(),
