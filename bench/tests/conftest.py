@@ -311,3 +311,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--moves", type=int, default=14, help="random moves under load (default 14)")
     seed = random.SystemRandom().randrange(1 << 32)
     parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The seed, also of a run in which nothing fails: what a random test did can be done again."""
+    return f"seed of random tests: {config.getoption('--seed')}"
