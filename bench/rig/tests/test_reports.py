@@ -19,6 +19,10 @@ def test_waking_a_stopped_core_is_let_pass_at_a_kernels_end_only():
     assert reports_in(f"{END}\n[    0.0] {BEGIN}6.12\n{OFFLINE}\n{WARNING}\n") == [WARNING]
 
 
+def test_word_about_the_cpu_is_no_report():
+    assert reports_in("[    0.5] Speculative Return Stack Overflow: WARNING: See https://kernel.org/doc/\n") == []
+
+
 def test_other_reports_at_a_kernels_end_are_found():
     assert reports_in(f"{END}\n{WARNING}\n") == [WARNING]
     assert reports_in(f"{END}\n{OFFLINE}\n{WARNING}\n{BUG}\n") == [BUG]
