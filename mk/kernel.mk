@@ -2,17 +2,20 @@
 # Kernel: kernel/README.md has the loop. Every script knows by content what is
 # already built, so these targets always run and are quick when there is nothing
 # to do.
-.PHONY: kernel kernel-check kernel-deb patch-check patch-each $(addprefix kernel-,mint rt lockdep kasan off stock)
+.PHONY: kernel kernel-check kernel-deb deb-check patch-check patch-each $(addprefix kernel-,mint rt lockdep kasan server off stock)
 
 kernel: kernel-mint kernel-rt ## kernels of the nodes: ordinary and PREEMPT_RT
 
-kernel-mint kernel-rt kernel-lockdep kernel-kasan kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, lockdep, kasan, off, stock
+kernel-mint kernel-rt kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, lockdep, kasan, server, off, stock
 	kernel/scripts/build $*
 
 patch-check: ## the patch series: headers, style, applies exactly, round trip
 	kernel/scripts/check
 
-kernel-check: patch-check
+deb-check: ## the configuration of kernel-deb takes all that it asks for
+	kernel/scripts/build-deb --only-config
+
+kernel-check: patch-check deb-check
 
 patch-each: ## builds every prefix of the series, Mint on and off (long)
 	kernel/scripts/build-each

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan soak bench demo up sh exec down
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak bench demo up sh exec down
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -73,7 +73,7 @@ test-debug: ## all scenarios on kernels with lockdep, then on ones with KASAN
 	@$(MAKE) test-lockdep
 	@$(MAKE) test-kasan
 
-test-lockdep test-kasan: test-%: $(RIG_PARTS) kernel-%
+test-lockdep test-kasan test-server: test-%: $(RIG_PARTS) kernel-% ## all scenarios on such kernels; server: Debian's configuration, as kernel-deb packs it
 	@MINT_RIG_FLAVOUR=$* $(PYTEST) $(if $(T),-k '$(T)')
 
 bench: images ## the figures of the README: node start, cost, mint0

@@ -46,19 +46,28 @@ series() { [ ! -f "$PATCHES/series" ] || sed -e 's/[[:space:]]*#.*//' -e '/^$/d'
 # Identity of the series: order and content.
 series_id() { (cd "$PATCHES" 2>/dev/null || exit 0; series | while read -r p; do cat -- "$p"; done) | sha; }
 
-# Requests of fragments $@: comments gone, later fragments win.
-strip_comments() {
+# Requests of fragments kernel/config/{$@}.config: comments gone, later fragments win.
+fragments() {
+	local f files=()
+	for f; do files+=("$KERNEL_DIR/config/$f.config"); done
 	awk '/^#/ || /^[ \t]*$/ {next}
 	     {sub(/[ \t]+#.*$/, ""); k = $0; sub(/=.*/, "", k); if (!(k in v)) n[++c] = k; v[k] = $0}
-	     END {for (i = 1; i <= c; i++) print v[n[i]]}' "$@"
+	     END {for (i = 1; i <= c; i++) print v[n[i]]}' "${files[@]}"
 }
 
-# Merged request of a flavour.
+# Merged request of a flavour. Flavour server stands on Debian's configuration, not on base.
 merged_config() {
-	local f files=()
-	for f in base kvm-host rig "$1"; do files+=("$KERNEL_DIR/config/$f.config"); done
-	[ -f "${files[3]}" ] || die "no flavour '$1': kernel/config/$1.config does not exist"
-	strip_comments "${files[@]}"
+	[ -f "$KERNEL_DIR/config/$1.config" ] || die "no flavour '$1': kernel/config/$1.config does not exist"
+	case $1 in
+	server) fragments kvm-host rig server ;;
+	*) fragments base kvm-host rig "$1" ;;
+	esac
+}
+
+# Debian's own configuration, from its package beside the source.
+debian_config() {
+	xz -dc "/usr/src/${PACKAGE/source/config}/config.amd64_none_amd64.xz" ||
+		die "no configuration of Debian's: install ${PACKAGE/source/config}"
 }
 
 # Fails unless every line of request $1 is in .config $2. MINT* may be missing
@@ -67,7 +76,7 @@ check_config() {
 	awk -v lenient="${MINT_LENIENT:-0}" -v made="$2" '
 		BEGIN { while ((getline l < made) > 0) if (l ~ /^CONFIG_/) { k = l; sub(/=.*/, "", k); have[k] = l } }
 		{ k = $0; sub(/=.*/, "", k)
-		  if ($0 == k "=n" ? !(k in have) : have[k] == $0) next
+		  if ($0 == k "=n" ? !(k in have) : (k in have) && have[k] == $0) next
 		  if (lenient == 1 && k ~ /^CONFIG_MINT/) next
 		  print "kernel: asked for " $0 ", got " (k in have ? have[k] : k "=n"); bad = 1 }
 		END { exit bad }' "$1" >&2 ||
