@@ -55,11 +55,12 @@ fragments() {
 	     END {for (i = 1; i <= c; i++) print v[n[i]]}' "${files[@]}"
 }
 
-# Merged request of a flavour. Flavour server stands on Debian's configuration, not on base.
+# Merged request of a flavour. Flavour server stands on Debian's configuration, not on
+# base; the rig tells flavours apart by uname -r.
 merged_config() {
 	[ -f "$KERNEL_DIR/config/$1.config" ] || die "no flavour '$1': kernel/config/$1.config does not exist"
 	case $1 in
-	server) fragments kvm-host rig server ;;
+	server) fragments kvm-host rig server | sed 's/^\(CONFIG_LOCALVERSION=\).*/\1"-mint-server"/' ;;
 	*) fragments base kvm-host rig "$1" ;;
 	esac
 }
