@@ -95,3 +95,10 @@ kmake() {
 	make -s -C "$src" O="$obj" CC="$cc" LOCALVERSION= KBUILD_BUILD_TIMESTAMP='2025-01-01 00:00:00 UTC' \
 		KBUILD_BUILD_USER=mint KBUILD_BUILD_HOST=mint KBUILD_BUILD_VERSION=1 -j"$JOBS" "$@"
 }
+
+# Configures objects $2 of source tree $1: request $3 over the configuration on standard input.
+configure_over() {
+	mkdir -p "$1/$2"
+	cat - "$3" >"$1/$2/.config"
+	kmake "$1" "$2" olddefconfig >/dev/null 2>&1
+}
