@@ -297,6 +297,9 @@ pub struct StartRequest {
     /// Restart: how long the node may take to stop, in seconds.
     #[serde(default)]
     pub timeout_s: Option<u64>,
+    /// Boots what mint.toml says, whatever the node was added with.
+    #[serde(default)]
+    pub default_image: bool,
 }
 
 /// `POST /v1/nodes/NODE/stop`.

@@ -436,6 +436,7 @@ impl Machine for FakeMachine {
         }
         resource.state = ResState::Owned;
         resource.owner = Some(node);
+        resource.changes += 1;
         state.calls.push(format!("claim {key} {node}"));
         Ok(())
     }
@@ -469,6 +470,7 @@ impl Machine for FakeMachine {
         }
         resource.state = ResState::Free;
         resource.owner = None;
+        resource.changes += 1;
         state.calls.push(format!("release {key} {node}"));
         Ok(())
     }

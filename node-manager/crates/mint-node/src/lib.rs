@@ -47,4 +47,4 @@ pub use machine::{KernelMachine, Machine};
 pub use nodes::{Nodes, not_running};
 pub use outcome::{Done, GiveBack, OpError, Times};
 pub use peers::{PeerError, Peers, Stopped};
-pub use specs::SpecStore;
+pub use specs::{SpecStore, no_description};

@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::{Peers, Stopped, in_turn};
 use crate::planner::{Planner, busy, has_guests};
-use crate::specs::SpecStore;
+use crate::specs::{SpecStore, no_description};
 
 /// Whoever asked may have gone, and takes back what he knows of: no more behind his back.
 fn still(wanted: &dyn Fn() -> bool) -> Result<(), OpError> {
@@ -166,7 +166,7 @@ impl Nodes {
         times: &mut Times,
         progress: Progress<'_>,
     ) -> Result<(), OpError> {
-        self.specs.put(begun.node, spec)?;
+        self.specs.put(&self.inventory()?, begun.node, spec)?;
         if !spec.start {
             return Ok(());
         }
@@ -178,11 +178,11 @@ impl Nodes {
         result
     }
 
-    /// Starts a node that is at rest. `spec` is what to boot, if another mintd
-    /// added the node and told us; else our own description, else defaults.
+    /// Starts a node that is at rest. `spec` is what to boot, where that is not what our
+    /// own description says: another mintd has it, or the user asked for something else.
     ///
     /// # Errors
-    /// When it runs, or its image is no good.
+    /// When it runs, nothing says what it boots, or its image is no good.
     pub fn start(
         &mut self,
         reference: &str,
@@ -206,8 +206,16 @@ impl Nodes {
             Refusal::new(RefusalCode::NameBad, node.label(), error)
                 .hint("remove the node and add it again with another name")
         })?;
-        let spec =
-            self.specs.get(node.id).or(spec).unwrap_or_else(|| NodeSpec::named(name.clone()));
+        let spec = match spec {
+            Some(spec) => spec,
+            None => {
+                let own = self.specs.get(&inventory, node.id);
+                let own = own.ok_or_else(|| no_description(node, &[]))?;
+                // of what it had once, less and less may be left
+                self.specs.put(&inventory, node.id, &own)?;
+                own
+            }
+        };
         let mut times = Times::default();
         self.boot(node.id, &name, &spec, &mut times, progress)?;
         Ok(Done {

@@ -17,7 +17,7 @@ fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
         bundle: fake.clone(),
         config: Arc::new(Config::default()),
         journal: Journal::open(folder).unwrap(),
-        specs: SpecStore::open(folder, 42).unwrap(),
+        specs: SpecStore::open(folder).unwrap(),
     }
 }
 
@@ -43,7 +43,7 @@ fn add_start_kill_remove_leaves_the_ledger_as_it_was() {
         let done = nodes.add(&spec, false, &quiet).unwrap();
         assert_eq!(done.node, one());
         assert_eq!(fake.node(one()).unwrap().unwrap().state, NodeState::Running);
-        assert_eq!(nodes.specs.get(one()), Some(spec.clone()));
+        assert_eq!(nodes.specs.get(&nodes.inventory().unwrap(), one()), Some(spec.clone()));
         nodes.kill("web").unwrap();
         nodes.start("web", None, &quiet).unwrap();
         fake.set_state(one(), NodeState::Halted);
@@ -52,7 +52,7 @@ fn add_start_kill_remove_leaves_the_ledger_as_it_was() {
         fake.unbind(disk()).unwrap();
         Host::bind(&*fake, disk(), Some("nvme")).unwrap();
         assert_eq!(fake.ledger(), before);
-        assert_eq!(nodes.specs.get(one()), None);
+        assert_eq!(nodes.specs.get(&nodes.inventory().unwrap(), one()), None);
         assert_eq!(nodes.journal.open_operation().unwrap(), None);
     }
 }
@@ -93,7 +93,7 @@ fn failure_of_any_step_is_rolled_back() {
         assert!(!matches!(error, OpError::Refused(_)), "{fault}: {error}");
         assert_eq!(fake.ledger(), before, "{fault}");
         assert_eq!(nodes.journal.open_operation().unwrap(), None, "{fault}");
-        assert_eq!(nodes.specs.get(one()), None, "{fault}");
+        assert_eq!(nodes.specs.get(&nodes.inventory().unwrap(), one()), None, "{fault}");
         fake.heal();
         nodes.add(&spec, false, &quiet).unwrap();
     }
@@ -153,7 +153,63 @@ fn interrupted_remove_is_finished_at_the_next_start() {
     let mut next = nodes(&fake, folder.path());
     assert_eq!(next.reconcile().unwrap(), ["unfinished node remove web finished"]);
     assert_eq!(fake.node(one()).unwrap(), None);
-    assert_eq!(next.specs.get(one()), None);
+    assert_eq!(next.specs.get(&next.inventory().unwrap(), one()), None);
+}
+
+/// The command lines that were loaded, in order.
+fn loaded(fake: &FakeMachine) -> Vec<String> {
+    let load = |call: &String| call.strip_prefix("load 1 ").map(str::to_owned);
+    fake.calls().iter().filter_map(load).collect()
+}
+
+/// Two daemons, one ledger: B removes what A added, and adds another node of that id.
+#[test]
+fn description_of_a_removed_node_is_not_booted_for_the_next_of_its_id() {
+    let images = Images::new();
+    for (next, same_resources) in [("db", true), ("web", true), ("web", false)] {
+        let (a_folder, b_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let fake = Arc::new(FakeMachine::new());
+        let (mut a, mut b) = (nodes(&fake, a_folder.path()), nodes(&fake, b_folder.path()));
+        let mut spec = images.spec("web");
+        spec.cmdline = Some("old".into());
+        a.add(&spec, false, &quiet).unwrap();
+        b.remove("web", true, GiveBack::To(NodeId::ZERO), &quiet).unwrap();
+        let mut spec = images.spec(next);
+        spec.cmdline = Some("new".into());
+        if !same_resources {
+            spec.cpus = Some("5".parse().unwrap());
+        }
+        b.add(&spec, false, &quiet).unwrap();
+        b.kill(next).unwrap();
+        let result = a.start(next, None, &quiet);
+        assert_eq!(loaded(&fake), ["old", "new"], "{next}: {result:?}");
+        let error = result.unwrap_err();
+        let OpError::Refused(refusals) = &error else { panic!("{error}") };
+        assert_eq!(refusals[0].code, RefusalCode::DescriptionMissing);
+        assert!(refusals[0].hint.contains("--default-image"), "{}", refusals[0]);
+        assert_eq!(a.specs.get(&a.inventory().unwrap(), one()), None);
+        b.start(next, None, &quiet).unwrap();
+        assert_eq!(loaded(&fake), ["old", "new", "new"]);
+    }
+}
+
+/// Resources come and go; the node stays the same one.
+#[test]
+fn description_outlives_resizes_and_starts() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = running_web(&images, &fake, folder.path());
+    let cpus = |text: &str| ResizeSpec { cpus: Some(text.parse().unwrap()), ..Default::default() };
+    resize(&mut nodes, &cpus("4-5")).unwrap();
+    nodes.kill("web").unwrap();
+    nodes.start("web", None, &quiet).unwrap();
+    nodes.kill("web").unwrap();
+    // what it had when it was added is gone but for its memory; then that goes, too
+    resize(&mut nodes, &cpus("5")).unwrap();
+    for block in nodes.inventory().unwrap().owned(one(), Kind::Memory) {
+        Machine::release(&*fake, block.key, one(), false).unwrap();
+    }
+    nodes.start("web", None, &quiet).unwrap();
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub enum RefusalCode {
     NodeNotRunning,
     NodeAbsent,
     NodeSelf,
+    DescriptionMissing,
     PeerUnreachable,
     KernelRefused,
 }

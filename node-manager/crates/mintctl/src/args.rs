@@ -114,6 +114,9 @@ pub enum NodeCommand {
     Start {
         /// Name, nodeN or id
         node: String,
+        /// Boot the kernel, initrd and command line of mint.toml, whatever it was added with
+        #[arg(long)]
+        default_image: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -139,6 +142,9 @@ pub enum NodeCommand {
         /// Kill it if it has not stopped after so many seconds
         #[arg(long, value_name = "S")]
         timeout_s: Option<u64>,
+        /// Boot the kernel, initrd and command line of mint.toml, whatever it was added with
+        #[arg(long)]
+        default_image: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },

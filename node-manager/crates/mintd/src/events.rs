@@ -182,6 +182,11 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         marks.ordered.forget(event.node);
         marks.restarts.forget(event.node);
         app.peers.forget(event.node);
+        drop(marks);
+        // another daemon may have removed it
+        if let Err(error) = app.specs.forget_stale(event.node, || app.inventory().ok()) {
+            warn!(%error, "a description is left behind");
+        }
     }
     tokio::task::spawn_blocking({
         let app = app.clone();

@@ -13,6 +13,7 @@
 
 mod app;
 mod apply;
+mod description;
 mod driver;
 mod events;
 mod health;

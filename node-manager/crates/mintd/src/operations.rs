@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mint_api::{
     AddRequest, ErrorBody, ErrorCode, NodeResult, OrderedEnd, RemoveRequest, ResizeRequest,
-    SpecReply, StartRequest, StopRequest, TimesView, WaitFor,
+    StartRequest, StopRequest, TimesView, WaitFor,
 };
 use mint_node::{Done, GiveBack, Inventory, not_running};
 use mint_types::{NodeId, NodeSpec, NodeState, NodeStatus, Refusal, RefusalCode};
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::app::{App, job_lost, op_error};
 use crate::lines::Lines;
 use crate::peers::HELLO_AGAIN;
-use crate::{network, node0, ssh, views};
+use crate::{description, network, node0, ssh, views};
 
 /// How often a condition is looked at that nobody reports.
 const POLL: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// takes its time, so that later ones are longer.
 const HELLO_FIRST: Duration = Duration::from_millis(400);
 const HELLO_STEP: Duration = Duration::from_millis(50);
-const HELLO_WITHIN: Duration = Duration::from_secs(3);
+pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// For a node to take the order to end itself.
 const POWEROFF_WITHIN: Duration = Duration::from_secs(5);
 
@@ -67,11 +67,22 @@ pub(crate) async fn start(
     let refused = |refusal| ErrorBody::refused(vec![refusal]);
     let inventory = app.inventory()?;
     let node = inventory.resolve(&reference).map_err(refused)?;
-    let spec = if node.id == NodeId::ZERO && !node.state.is_live() {
-        Some(node0::fetched(&app).ok_or_else(|| node0::not_fetched(node))?)
+    // one that runs is refused by the state driver
+    let spec = if node.state.is_live() {
+        None
     } else {
-        foreign_spec(&app, &inventory, node.id).await
+        description::to_boot(&app, &inventory, node, request.default_image).await?
     };
+    start_spec(app, reference, spec, request, lines).await
+}
+
+async fn start_spec(
+    app: Arc<App>,
+    reference: String,
+    spec: Option<NodeSpec>,
+    request: StartRequest,
+    lines: Lines,
+) -> Result<NodeResult, ErrorBody> {
     let told = lines.clone();
     let done = app
         .driver
@@ -82,22 +93,6 @@ pub(crate) async fn start(
     let mut times = times(&done);
     wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
     Ok(result(&app, done, times).await)
-}
-
-/// The description that another daemon has, if ours does not.
-async fn foreign_spec(app: &App, inventory: &Inventory, node: NodeId) -> Option<NodeSpec> {
-    if app.specs.get(node).is_some() {
-        return None;
-    }
-    for peer in inventory.nodes.iter().filter(|peer| peer.id != app.here && peer.state.is_live()) {
-        let Ok(client) = app.peers.client(peer.id) else { continue };
-        let path = format!("/v1/local/specs/{node}");
-        let asked = tokio::time::timeout(HELLO_WITHIN, client.get::<SpecReply>(&path)).await;
-        if let Ok(Ok(SpecReply { spec: Some(spec) })) = asked {
-            return Some(spec);
-        }
-    }
-    None
 }
 
 /// Waits until a node that was started does what is asked for.
@@ -318,12 +313,14 @@ pub(crate) async fn restart(
         return node0::restart(app, &inventory, request, lines).await;
     }
     let live = node.state.is_live();
+    // before it is stopped: one that cannot be started again stays
+    let spec = description::to_boot(&app, &inventory, node, request.default_image).await?;
     let mut stopped = None;
     if live {
         let stop_request = StopRequest { timeout_s: request.timeout_s, force: false };
         stopped = Some(stop(app.clone(), reference.clone(), stop_request, lines.clone()).await?);
     }
-    let mut started = start(app, reference, request, lines).await?;
+    let mut started = start_spec(app, reference, spec, request, lines).await?;
     if let Some(stopped) = stopped {
         started.steps.splice(0..0, stopped.steps);
         started.notes.splice(0..0, stopped.notes);

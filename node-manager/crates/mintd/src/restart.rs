@@ -99,7 +99,9 @@ pub(crate) async fn start_again(app: Arc<App>, node: NodeId, end: NodeState) {
         let shall = spec.is_some() && is_first_alive(&app);
         (spec, shall)
     } else {
-        (None, app.specs.get(node).is_some_and(|spec| spec.restart.covers(end)))
+        // the driver reads it again: whether the node is still the one that was added
+        let own = app.inventory().ok().and_then(|inventory| app.specs.get(&inventory, node));
+        (None, own.is_some_and(|spec| spec.restart.covers(end)))
     };
     if !shall || !ended_by_itself(&app, node, end) {
         return;

@@ -171,7 +171,7 @@ impl Parts {
             known: Mutex::default(),
             heard: Mutex::default(),
         });
-        let specs = SpecStore::open(&state_dir, info.boot_id)?;
+        let specs = SpecStore::open(&state_dir)?;
         let nodes = Nodes {
             machine: self.machine.clone(),
             host: self.host.clone(),

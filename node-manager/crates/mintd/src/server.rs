@@ -451,8 +451,9 @@ async fn local_spec(
     State(app): Shared,
     Path(node): Path<String>,
 ) -> Result<Json<SpecReply>, Failure> {
-    let node = resolve(&app, &node)?;
-    Ok(Json(SpecReply { spec: app.specs.get(node.id) }))
+    let inventory = app.inventory()?;
+    let node = inventory.resolve(&node).map_err(|refusal| ErrorBody::refused(vec![refusal]))?;
+    Ok(Json(SpecReply { spec: app.specs.get(&inventory, node.id) }))
 }
 
 async fn serve(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {

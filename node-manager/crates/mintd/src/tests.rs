@@ -22,7 +22,7 @@ use tokio::net::UnixListener;
 
 use crate::app::App;
 use crate::run::Parts;
-use crate::{events, server};
+use crate::{events, restart, server};
 
 /// A daemon with its own root folder.
 struct Daemon {
@@ -33,9 +33,10 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(fake: FakeMachine) -> Self {
+    /// Several may share a machine: each has a folder of its own.
+    async fn start(fake: impl Into<Arc<FakeMachine>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let fake = Arc::new(fake);
+        let fake = fake.into();
         let mut config = Config::default();
         config.node.kernel = folder.path().join("bzImage");
         config.node.initrd = folder.path().join("initrd");
@@ -443,6 +444,70 @@ fn silence_of_a_removed_node_says_nothing_of_the_next() {
         assert!(peers.patience(one, 1, within) < within);
         events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         assert_eq!(peers.patience(one, 1, within), within);
+    });
+}
+
+/// Another daemon removed what this one added, and made the next node of that id.
+#[test]
+fn node_of_another_daemon_is_not_started_again_by_an_old_description() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let ours = Daemon::start(FakeMachine::new()).await;
+        let theirs = Daemon::start(ours.fake.clone()).await;
+        let mut request = web();
+        request.spec.restart = RestartPolicy::Always;
+        ours.add(request).await.unwrap();
+        let force = json!({ "force": true });
+        theirs.operate::<NodeResult>("/v1/nodes/web/remove", &force).await.unwrap();
+        let mut request = web();
+        request.spec.restart = RestartPolicy::Never;
+        theirs.add(request).await.unwrap();
+        let end = NodeState::Crashed;
+        ours.fake.set_state(one, end);
+        restart::start_again(ours.app.clone(), one, end).await;
+        restart::start_again(theirs.app.clone(), one, end).await;
+        let node = mint_node::Machine::node(&*ours.fake, one).unwrap().unwrap();
+        assert_eq!((node.state, node.boots), (end, 1));
+        // nor is the old one told to anybody
+        let stale: mint_api::SpecReply = ours.client.get("/v1/local/specs/1").await.unwrap();
+        assert_eq!(stale.spec, None);
+        let kept = |daemon: &Daemon| daemon.app.state_dir.join("nodes/1.json").exists();
+        for daemon in [&ours, &theirs] {
+            events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+        }
+        assert_eq!((kept(&ours), kept(&theirs)), (false, true));
+    });
+}
+
+#[test]
+fn node_without_a_description_is_started_with_default_images_only_if_asked_for() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let fake = FakeMachine::new()
+            .with_node(1, "web", &[mint_types::ResourceKey::cpu(3)])
+            .with_node(2, "db", &[mint_types::ResourceKey::cpu(4)]);
+        let daemon = Daemon::start(fake).await;
+        let state = || mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap().state;
+        let refused = async |path: &str| {
+            let error = daemon.operate::<NodeResult>(path, &json!({})).await.unwrap_err();
+            assert_eq!(error.exit_status(), 3, "{path}");
+            let refusal = error.refusals.into_iter().next().unwrap();
+            assert_eq!(refusal.code, RefusalCode::DescriptionMissing);
+            refusal.to_string()
+        };
+        // before it is stopped
+        let text = refused("/v1/nodes/web/restart").await;
+        assert_eq!(state(), NodeState::Running);
+        assert!(text.contains("node 2 (db) does not answer"), "{text}");
+        assert!(text.contains("mintctl node start web --default-image"), "{text}");
+        daemon.fake.set_state(one, NodeState::Halted);
+        refused("/v1/nodes/web/start").await;
+        assert_eq!(state(), NodeState::Halted);
+        assert_eq!(daemon.fake.calls(), Vec::<String>::new());
+        let default = json!({ "default_image": true });
+        daemon.operate::<NodeResult>("/v1/nodes/web/start", &default).await.unwrap();
+        let loads = format!("load 1 {}", daemon.app.config.node.cmdline);
+        assert_eq!(daemon.fake.calls(), [loads.as_str(), "start 1"]);
     });
 }
 

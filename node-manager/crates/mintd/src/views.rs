@@ -45,7 +45,7 @@ pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeD
         memory: of(Kind::Memory).map(|resource| resource_view(&inventory, resource)).collect(),
         devices: of(Kind::Device).map(|resource| device_view(app, &inventory, resource)).collect(),
     };
-    let spec = app.specs.get(node.id);
+    let spec = app.specs.get(&inventory, node.id);
     Ok(NodeDetail { node: node_view(app, &inventory, node, HELLO_WITHIN).await, resources, spec })
 }
 

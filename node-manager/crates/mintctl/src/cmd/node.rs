@@ -18,18 +18,18 @@ use crate::output::{Table, or_dash, print, print_json};
 pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::Add(args) => add(context, *args).await,
-        NodeCommand::Start { node, wait } => {
+        NodeCommand::Start { node, default_image, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
-            let request = StartRequest { wait: wait_for, wait_s, timeout_s: None };
+            let request = StartRequest { wait: wait_for, wait_s, timeout_s: None, default_image };
             operate(context, &path(&node, "start")?, &request).await
         }
         NodeCommand::Stop { node: Some(node), all: _, force, timeout_s } => {
             operate(context, &path(&node, "stop")?, &StopRequest { timeout_s, force }).await
         }
         NodeCommand::Stop { node: None, timeout_s, .. } => stop_all(context, timeout_s).await,
-        NodeCommand::Restart { node, timeout_s, wait } => {
+        NodeCommand::Restart { node, timeout_s, default_image, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
-            let request = StartRequest { wait: wait_for, wait_s, timeout_s };
+            let request = StartRequest { wait: wait_for, wait_s, timeout_s, default_image };
             operate(context, &path(&node, "restart")?, &request).await
         }
         NodeCommand::Kill { node } => operate(context, &path(&node, "kill")?, &json!({})).await,
