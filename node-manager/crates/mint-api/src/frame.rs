@@ -6,6 +6,8 @@
 //!   exec:    client: Request, Stdin…, StdinEnd      server: Stdout/Stderr…, Exit | Error
 //!   console: client: Stdin…                         server: Stdout…, [Exit | Error]
 //! ```
+//! While a command runs, its server sends a Stdout frame of no bytes now and then: that
+//! fails when the client has gone, whose end is not seen behind input that nobody reads.
 
 use std::io;
 

@@ -212,13 +212,18 @@ pub enum NodeCommand {
         force: bool,
     },
     /// Run a command on a node
+    ///
+    /// As ssh does, it reads its standard input for the command. In a script that is itself
+    /// read from standard input, and in a loop over lines of it (`while read`), it would take
+    /// what follows: give it --no-stdin there. It ends with the command's status, or 128 +
+    /// the signal's number.
     Exec {
         /// Name, nodeN or id
         node: String,
         /// Give the command our standard input [default]
         #[arg(long, short = 'i', overrides_with = "no_stdin")]
         stdin: bool,
-        /// Give it an empty one, e.g. in a loop that reads its own
+        /// Give it an empty one: in a loop or script that is read from standard input
         #[arg(long, short = 'n')]
         no_stdin: bool,
         /// Program and arguments; no shell in between

@@ -12,7 +12,7 @@ use mint_api::frame::{
 use mint_api::{ErrorBody, ErrorCode};
 use mint_types::NodeId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tracing::debug;
 
@@ -23,6 +23,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// What is left in the pipes of a command that has ended comes within this
 /// time; a process that it left behind may hold them open for ever.
 const DRAIN: Duration = Duration::from_millis(500);
+/// How often a client that may be gone is sent output of no bytes.
+const PROBE_PERIOD: Duration = Duration::from_secs(1);
 /// How often it is looked whether the node of a silent connection still lives.
 const LIFE_PERIOD: Duration = Duration::from_millis(250);
 /// For a client to take the last frame and hang up.
@@ -99,7 +101,44 @@ async fn talk(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Option<ExecExit> {
     let leader = child.id();
-    let mut stdin = child.stdin.take();
+    let stdin = child.stdin.take();
+    // neither waits for the other: a command may write before it reads on
+    let exit = tokio::select! {
+        exit = give_output(&mut child, writer) => exit,
+        () = take_input(stdin, reader) => None,
+    };
+    // one that was waited for has no id any more: it may be another process's now
+    if let (None, Some(_), Some(leader)) = (exit, child.id(), leader) {
+        _ = mint_sys::kill_process_group(leader);
+    }
+    exit
+}
+
+/// The client's input, until the client has gone.
+async fn take_input(mut stdin: Option<ChildStdin>, reader: &mut (impl AsyncRead + Unpin)) {
+    while let Ok(Some(frame)) = read_frame(reader).await {
+        match frame.kind {
+            FrameKind::Stdin => {
+                let taken = match &mut stdin {
+                    Some(stdin) => stdin.write_all(&frame.data).await,
+                    None => Ok(()),
+                };
+                // a command that does not read its input is no error
+                if taken.is_err() {
+                    stdin = None;
+                }
+            }
+            FrameKind::StdinEnd => stdin = None,
+            _ => {}
+        }
+    }
+}
+
+/// The command's output and how it ended; `None` when the client does not take it any more.
+async fn give_output(
+    child: &mut Child,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Option<ExecExit> {
     let (sender, mut output) = mpsc::channel::<(FrameKind, Vec<u8>)>(16);
     if let Some(stdout) = child.stdout.take() {
         tokio::spawn(pump(stdout, FrameKind::Stdout, sender.clone()));
@@ -108,53 +147,26 @@ async fn talk(
         tokio::spawn(pump(stderr, FrameKind::Stderr, sender.clone()));
     }
     drop(sender);
-    let (frames, mut input) = mpsc::channel::<Frame>(16);
-    let reading = async {
-        while let Ok(Some(frame)) = read_frame(reader).await {
-            if frames.send(frame).await.is_err() {
-                break;
+    let mut status = None;
+    let mut output_open = true;
+    let mut probe = tokio::time::interval(PROBE_PERIOD);
+    loop {
+        let draining = status.is_some();
+        tokio::select! {
+            data = output.recv(), if output_open => match data {
+                Some((kind, data)) => write_frame(writer, kind, &data).await.ok()?,
+                None => output_open = false,
+            },
+            ended = child.wait(), if !draining => status = Some(exit_status(ended)),
+            () = tokio::time::sleep(DRAIN), if draining && output_open => output_open = false,
+            // behind input that the command does not read, the client's end is not seen
+            _ = probe.tick(), if !draining => {
+                write_frame(writer, FrameKind::Stdout, &[]).await.ok()?;
             }
         }
-        drop(frames);
-        std::future::pending::<()>().await;
-    };
-    let talking = async {
-        let mut status = None;
-        let mut output_open = true;
-        loop {
-            let draining = status.is_some();
-            tokio::select! {
-                frame = input.recv() => match frame {
-                    Some(Frame { kind: FrameKind::Stdin, data }) => {
-                        // a command that does not read its input is no error
-                        if let Some(Err(_)) = async { Some(stdin.as_mut()?.write_all(&data).await) }.await {
-                            stdin = None;
-                        }
-                    }
-                    Some(Frame { kind: FrameKind::StdinEnd, .. }) => stdin = None,
-                    Some(_) => {}
-                    None => {
-                        if let Some(leader) = leader.filter(|_| !draining) {
-                            _ = mint_sys::kill_process_group(leader);
-                        }
-                        return None;
-                    }
-                },
-                data = output.recv(), if output_open => match data {
-                    Some((kind, data)) => write_frame(writer, kind, &data).await.ok()?,
-                    None => output_open = false,
-                },
-                ended = child.wait(), if status.is_none() => status = Some(exit_status(ended)),
-                () = tokio::time::sleep(DRAIN), if draining && output_open => output_open = false,
-            }
-            if let (Some(status), false) = (status, output_open) {
-                return Some(ExecExit { status });
-            }
+        if let (Some(status), false) = (status, output_open) {
+            return Some(ExecExit { status });
         }
-    };
-    tokio::select! {
-        exit = talking => exit,
-        () = reading => None,
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::net::UnixListener;
 
 use crate::app::App;
 use crate::run::Parts;
-use crate::{events, restart, server};
+use crate::{events, restart, server, streams};
 
 /// A daemon with its own root folder.
 struct Daemon {
@@ -286,6 +286,94 @@ fn command_goes_when_its_client_goes() {
         drop((reader, writer));
         let process = PathBuf::from(format!("/proc/{}", pid.trim()));
         until(|| is(false, &process)).await;
+    });
+}
+
+/// Longer than any of these takes, however slow the machine.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// More than all pipes, sockets and queues on the way hold.
+const MANY_BYTES: usize = 32 << 20;
+
+/// Writes frames of input to `cat`, and counts what comes back.
+async fn through_cat(io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static) {
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let argv = vec!["cat".into()];
+    write_json(&mut writer, FrameKind::Request, &ExecRequest { argv }).await.unwrap();
+    let input: Vec<u8> = (0..MANY_BYTES).map(|at| (at >> 12).to_le_bytes()[0]).collect();
+    let sent = input.clone();
+    let sending = tokio::spawn(async move {
+        write_frame(&mut writer, FrameKind::Stdin, &sent).await.unwrap();
+        write_frame(&mut writer, FrameKind::StdinEnd, &[]).await.unwrap();
+        writer
+    });
+    let mut output = Vec::new();
+    loop {
+        let frame = read_frame(&mut reader).await.unwrap().expect("ends with a last frame");
+        match frame.kind {
+            FrameKind::Stdout => output.extend(frame.data),
+            FrameKind::Exit => break,
+            other => panic!("{other:?}: {}", String::from_utf8_lossy(&frame.data)),
+        }
+    }
+    assert_eq!(output.len(), MANY_BYTES);
+    assert!(output == input);
+    drop(sending.await.unwrap());
+}
+
+/// What a client of another node's exec talks to: its own daemon, that daemon's connection
+/// to the other one, and the command.
+fn forwarded(daemon: &Daemon) -> tokio::io::DuplexStream {
+    let (client, here) = tokio::io::duplex(1 << 16);
+    let (there, far) = tokio::io::duplex(1 << 16);
+    tokio::spawn(streams::forward(daemon.app.clone(), NodeId::ZERO, here, there));
+    tokio::spawn(streams::exec(far));
+    client
+}
+
+#[test]
+fn exec_passes_more_both_ways_than_is_held_on_the_way() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let io = daemon.client.upgrade("/v1/nodes/0/exec").await.unwrap();
+        tokio::time::timeout(STUCK, through_cat(io)).await.expect("exec does not deadlock");
+        let io = forwarded(&daemon);
+        tokio::time::timeout(STUCK, through_cat(io)).await.expect("nor does a forwarded one");
+    });
+}
+
+/// Runs a script that tells its process id and never reads; sends input until nothing takes
+/// it any more; then the client goes.
+async fn goes_while_input_is_stuck(
+    daemon: &Daemon,
+    io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
+) {
+    let mark = daemon.path("mark");
+    _ = std::fs::remove_file(&mark);
+    // silent, so that nothing else shows that the client has gone
+    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", mark.display());
+    let (reader, mut writer) = tokio::io::split(io);
+    let argv = vec!["sh".into(), "-c".into(), script];
+    write_json(&mut writer, FrameKind::Request, &ExecRequest { argv }).await.unwrap();
+    until(|| mark.exists()).await;
+    let process =
+        PathBuf::from(format!("/proc/{}", std::fs::read_to_string(&mark).unwrap().trim()));
+    let input = vec![b'x'; MANY_BYTES];
+    let sending = write_frame(&mut writer, FrameKind::Stdin, &input);
+    let sent = tokio::time::timeout(Duration::from_secs(2), sending).await;
+    assert!(sent.is_err(), "somebody took it all");
+    assert!(process.exists());
+    drop((reader, writer));
+    until(|| !process.exists()).await;
+}
+
+#[test]
+fn command_goes_when_its_client_goes_behind_input_that_nobody_reads() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let io = daemon.client.upgrade("/v1/nodes/0/exec").await.unwrap();
+        goes_while_input_is_stuck(&daemon, io).await;
+        goes_while_input_is_stuck(&daemon, forwarded(&daemon)).await;
     });
 }
 
