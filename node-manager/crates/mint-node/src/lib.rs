@@ -18,6 +18,7 @@ mod describe;
 pub mod doctor;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+pub mod files;
 pub mod host;
 pub mod initrd;
 pub mod inventory;

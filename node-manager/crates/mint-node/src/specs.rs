@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mint_types::{NodeId, NodeSpec, NodeStatus, Refusal, RefusalCode, ResourceKey};
 use serde::{Deserialize, Serialize};
 
+use crate::files::write_atomic;
 use crate::inventory::Inventory;
 
 /// A resource since it came to the node: any other owner meanwhile has changed the count.
@@ -121,8 +122,7 @@ impl SpecStore {
         };
         let text = serde_json::to_string_pretty(&stored).expect("plain data is always JSON");
         let path = self.path(node);
-        let new = path.with_extension("new");
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(|source| SpecError {
+        write_atomic(&path, text.as_bytes(), 0o600).map_err(|source| SpecError {
             action: "write",
             path,
             source,

@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use mint_node::files::write_atomic;
 
 /// Used when the configured folder cannot be written (read-only root).
 const VOLATILE_STATE: &str = "run/mint/state";
@@ -36,19 +38,6 @@ fn usable(folder: &Path) -> io::Result<()> {
 /// Writes a file that only root can read; never seen half written.
 pub(crate) fn write_private(path: &Path, data: &[u8]) -> io::Result<()> {
     write_atomic(path, data, 0o600)
-}
-
-/// Writes a file whole or not at all.
-pub(crate) fn write_atomic(path: &Path, data: &[u8], mode: u32) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".mint-new");
-    let new = PathBuf::from(name);
-    _ = fs::remove_file(&new);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    io::Write::write_all(&mut file, data)?;
-    // the umask may have taken bits away
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    fs::rename(&new, path)
 }
 
 /// Replaces our section of a text file that others write to as well, or adds it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Operations on nodes: the state driver's part, and the waiting around it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_api::{
@@ -436,6 +436,9 @@ fn times(done: &Done) -> TimesView {
 
 /// Names and host keys of all nodes into the files of this node.
 pub(crate) fn refresh_names(app: &App) {
+    // several tasks do it at once: who reads the ledger last writes last
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _writing = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(nodes) = app.machine.nodes() else { return };
     if app.config.network.enabled {
         network::write_hosts(&app.root, &nodes);

@@ -17,7 +17,9 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tracing::warn;
 
 use crate::identity::write_private;
 use crate::ssh::SshKeys;
@@ -96,7 +98,7 @@ impl Pki {
             fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
         };
         let pki = Self { ca_pem: read("ca.pem")?, ca_key_pem: read("ca.key")?, folder, ssh };
-        if !pki.folder.join("node.key").exists() {
+        if !is_pair(&pki.folder, "node") {
             let (pem, key) = pki.node_certificate(node)?;
             pki.write("node.pem", &pem)?;
             pki.write("node.key", &key)?;
@@ -166,13 +168,35 @@ impl Pki {
     }
 }
 
+/// Whether a folder has that key and its certificate, both whole: after a loss of power
+/// either may be empty.
+fn is_pair(folder: &Path, name: &str) -> bool {
+    let read = |ending: &str| fs::read(folder.join(format!("{name}.{ending}"))).ok();
+    let (Some(pem), Some(key)) = (read("pem"), read("key")) else { return false };
+    let (Ok(certificate), Ok(key)) =
+        (CertificateDer::from_pem_slice(&pem), PrivateKeyDer::from_pem_slice(&key))
+    else {
+        return false;
+    };
+    let provider = rustls::crypto::ring::default_provider();
+    CertifiedKey::from_der(vec![certificate], key, &provider).is_ok()
+}
+
 fn make_ca(folder: &Path) -> Result<(), PkiError> {
     let file = |path: &Path| {
         let path = path.to_owned();
         move |source| PkiError::File { path, source }
     };
-    if folder.join("ca.key").exists() && folder.join("ca.pem").exists() {
+    if is_pair(folder, "ca") {
         return Ok(());
+    }
+    if folder.join("ca.pem").exists() {
+        // the certificate is written last: nobody wrote half of it
+        warn!(
+            "the machine's keys in {} are damaged, and new ones are made: nodes that run do not \
+             trust this one until they are started again",
+            folder.display()
+        );
     }
     fs::create_dir_all(folder).map_err(file(folder))?;
     let failed = |action| move |source| PkiError::Certificate { action, source };
@@ -301,6 +325,27 @@ mod tests {
         let nowhere = folder.path().join("nowhere");
         let open = || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None).unwrap();
         assert_eq!(open().ca_pem, open().ca_pem);
+    }
+
+    #[test]
+    fn keys_that_a_loss_of_power_emptied_are_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = folder.path().join("nowhere");
+        let open = || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None).unwrap();
+        let first = open();
+        for (damaged, is_ca) in
+            [("ca.key", true), ("ca.pem", true), ("node.key", false), ("node.pem", false)]
+        {
+            let before = open();
+            fs::write(folder.path().join("pki").join(damaged), "").unwrap();
+            let after = open();
+            assert_eq!(after.ca_pem != before.ca_pem, is_ca, "{damaged}");
+            after.tls().unwrap();
+            after.files(NodeId::new(1).unwrap(), &"web".parse().unwrap()).unwrap();
+        }
+        // each is whole, and they do not belong together
+        fs::write(folder.path().join("pki/ca.pem"), &first.ca_pem).unwrap();
+        assert_ne!(open().ca_pem, first.ca_pem);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mint_node::files::write_atomic;
 use mint_types::{NodeId, NodeState};
 use tracing::{info, warn};
 
@@ -85,7 +86,7 @@ impl Ordered {
 
     fn save(&self) {
         let text = serde_json::to_vec(&self.boots).expect("numbers are plain data");
-        if let Err(error) = std::fs::write(&self.file, text) {
+        if let Err(error) = write_atomic(&self.file, &text, 0o600) {
             warn!(%error, "ordered ends are not written");
         }
     }
