@@ -48,6 +48,7 @@ def test_dead_nodes_memory_is_dumped_and_opened(bare: Server, tmp_path):
     culprit = crash(bare)
     answer = bare.mintctl("node", "dump", DEAD.name, "--output", "/tmp/vmcore", limit_s=LIMIT_S)
     assert answer["bytes"] > DEAD.memory_bytes > answer["data_bytes"] > 0
+    assert bare.zero.out("stat -c %a /tmp/vmcore") == "600"
     with pytest.raises(CommandFailed, match="is there already"):
         bare.zero.run(f"mintctl node dump {DEAD.name} -o /tmp/vmcore")
 
