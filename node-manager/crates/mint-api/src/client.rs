@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE as UPGRADE_HEADER};
@@ -33,6 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// times, and each new connection costs a handshake; but a node that starts anew knows nothing
 /// of it, and none does that so soon.
 const KEEP: Duration = Duration::from_millis(500);
+/// Longest document that is taken as an answer.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 /// Longest line that is taken from an answer.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
@@ -239,11 +241,10 @@ impl Client {
         response: Response<Incoming>,
     ) -> Result<T, ClientError> {
         let status = response.status();
-        let bytes = response
-            .into_body()
+        let bytes = Limited::new(response.into_body(), DOCUMENT_BYTES_MAX)
             .collect()
             .await
-            .map_err(|source| ClientError::Broken { endpoint: self.name(), source: source.into() })?
+            .map_err(|source| ClientError::Broken { endpoint: self.name(), source })?
             .to_bytes();
         if !status.is_success() {
             return Err(self.refused(status, &bytes));
@@ -516,5 +517,34 @@ mod tests {
     #[test]
     fn connection_that_the_daemon_closed_is_not_used_again() {
         assert_eq!(connections(1, true, Duration::from_millis(50)), 3);
+    }
+
+    #[test]
+    fn document_without_an_end_is_not_collected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let taken = Arc::new(AtomicUsize::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let result = runtime.block_on(async {
+            let listener = UnixListener::bind(&path).unwrap();
+            let counted = taken.clone();
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n\"").await.unwrap();
+                // a string of four times what is taken, and then an end all the same
+                for _ in 0..4 * DOCUMENT_BYTES_MAX / 65536 {
+                    if stream.write_all(&[b'x'; 65536]).await.is_err() {
+                        return;
+                    }
+                    counted.fetch_add(65536, Ordering::Relaxed);
+                }
+                _ = stream.write_all(b"\"").await;
+            });
+            Client::unix(&path).get::<String>("/").await
+        });
+        let error = result.map(|text| text.len()).unwrap_err();
+        assert!(matches!(error, ClientError::Broken { .. }), "{error}");
+        let taken = taken.load(Ordering::Relaxed);
+        assert!(taken < 2 * DOCUMENT_BYTES_MAX, "{taken} bytes were taken");
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ use crate::restart::start_again;
 
 /// Events kept for those who come late.
 const KEPT: usize = 1024;
-/// The file starts anew when it grows beyond this.
+/// The file takes the name `….old`, and a new one begins, when it would grow beyond this.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// How often the event thread looks whether the daemon ends.
 const EVENT_WAIT_MS: i32 = 1000;
@@ -34,7 +34,51 @@ const EVENT_RETRY: Duration = Duration::from_secs(1);
 struct Log {
     next: u64,
     kept: VecDeque<EventView>,
+    file: LogFile,
+}
+
+/// Events as lines, and as many of the older ones in a second file.
+struct LogFile {
+    path: PathBuf,
+    bytes_max: u64,
+    bytes: u64,
+    /// None: the last try failed.
     file: Option<File>,
+}
+
+impl LogFile {
+    fn open(path: &Path, bytes_max: u64) -> Self {
+        let mut log = Self { path: path.to_owned(), bytes_max, bytes: 0, file: None };
+        log.reopen();
+        log
+    }
+
+    fn reopen(&mut self) {
+        self.file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .map_err(|error| warn!(path = %self.path.display(), %error, "events are not written"))
+            .ok();
+        self.bytes = std::fs::metadata(&self.path).map_or(0, |found| found.len());
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        let bytes = line.len() as u64;
+        if self.bytes > 0 && self.bytes + bytes > self.bytes_max {
+            let mut old = self.path.clone().into_os_string();
+            old.push(".old");
+            if let Err(error) = std::fs::rename(&self.path, old) {
+                warn!(%error, "event not written: its file is full");
+                return;
+            }
+            self.reopen();
+        }
+        self.bytes += bytes;
+        if let Some(Err(error)) = self.file.as_mut().map(|file| file.write_all(line)) {
+            warn!(%error, "event not written");
+        }
+    }
 }
 
 /// The stream of events.
@@ -47,15 +91,11 @@ pub(crate) struct EventLog {
 impl EventLog {
     /// Writes to that file as well; without it if that cannot be.
     pub fn open(path: &Path) -> Self {
-        let large = std::fs::metadata(path).is_ok_and(|found| found.len() > FILE_BYTES_MAX);
-        let file = OpenOptions::new()
-            .create(true)
-            .append(!large)
-            .write(true)
-            .truncate(large)
-            .open(path)
-            .map_err(|error| warn!(path = %path.display(), %error, "events are not written"))
-            .ok();
+        Self::open_limited(path, FILE_BYTES_MAX)
+    }
+
+    fn open_limited(path: &Path, bytes_max: u64) -> Self {
+        let file = LogFile::open(path, bytes_max);
         let log = Log { next: 1, kept: VecDeque::new(), file };
         Self { log: Arc::new(Mutex::new(log)), subscribers: broadcast::channel(KEPT).0 }
     }
@@ -81,9 +121,7 @@ impl EventLog {
         log.kept.push_back(event.clone());
         let mut line = serde_json::to_vec(&event).expect("events are plain data");
         line.push(b'\n');
-        if let Some(Err(error)) = log.file.as_mut().map(|file| file.write_all(&line)) {
-            warn!(%error, "event not written");
-        }
+        log.file.write(&line);
         // in the lock: subscribers see the order of the numbers
         _ = self.subscribers.send(event);
     }
@@ -219,5 +257,31 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(text.lines().all(|line| serde_json::from_str::<EventView>(line).is_ok()));
+    }
+
+    #[test]
+    fn file_and_the_one_before_it_stay_below_their_limit() {
+        const LIMIT: u64 = 4096;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let old = folder.path().join("events.jsonl.old");
+        let mut last = 0;
+        // a daemon that starts again goes on with the file that is there
+        for _ in 0..2 {
+            let log = EventLog::open_limited(&path, LIMIT);
+            for _ in 0..100 {
+                log.tell(view("state", NodeId::ZERO, None, 5));
+                last = log.told();
+                for file in [&path, &old] {
+                    let bytes = std::fs::metadata(file).map_or(0, |found| found.len());
+                    assert!(bytes <= LIMIT, "{}: {bytes} bytes", file.display());
+                }
+            }
+        }
+        let seq = |line: &str| serde_json::from_str::<EventView>(line).unwrap().seq;
+        let text = [old, path].map(|file| std::fs::read_to_string(file).unwrap()).concat();
+        let seqs: Vec<u64> = text.lines().map(seq).collect();
+        assert!(seqs.windows(2).all(|pair| pair[1] == pair[0] + 1), "no gap: {seqs:?}");
+        assert!(seqs.len() > 20 && seqs.last() == Some(&last), "{seqs:?}");
     }
 }

@@ -15,25 +15,34 @@ use mint_api::{ErrorBody, Line};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// Where lines go. Sending never blocks; a client that is gone is no error.
+/// So many lines wait for a client that does not read.
+const LINES_WAITING: usize = 256;
+
+/// Where lines go. A client that is gone is no error.
 #[derive(Clone)]
-pub(crate) struct Lines(mpsc::UnboundedSender<Bytes>);
+pub(crate) struct Lines(mpsc::Sender<Bytes>);
+
+fn line(value: &impl Serialize) -> Bytes {
+    let mut text = serde_json::to_vec(value).expect("replies are plain data");
+    text.push(b'\n');
+    text.into()
+}
 
 impl Lines {
-    /// Sends any value as a line; false when nobody listens any more.
-    pub fn send(&self, value: &impl Serialize) -> bool {
-        let mut text = serde_json::to_vec(value).expect("replies are plain data");
-        text.push(b'\n');
-        self.0.send(text.into()).is_ok()
+    /// Sends any value as a line, when there is room for it; false when nobody listens any
+    /// more.
+    pub async fn send(&self, value: &impl Serialize) -> bool {
+        self.0.send(line(value)).await.is_ok()
     }
 
-    /// Says what is being done.
+    /// Says what is being done. Never blocks: what a client does not read in time it does
+    /// not get; work must not wait for it.
     pub fn progress(&self, text: impl Into<String>) {
-        self.send(&Line::Progress(text.into()));
+        _ = self.0.try_send(line(&Line::Progress(text.into())));
     }
 }
 
-struct LinesBody(mpsc::UnboundedReceiver<Bytes>);
+struct LinesBody(mpsc::Receiver<Bytes>);
 
 impl hyper::body::Body for LinesBody {
     type Data = Bytes;
@@ -53,7 +62,7 @@ pub(crate) fn respond<F>(work: impl FnOnce(Lines) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (sender, receiver) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::channel(LINES_WAITING);
     tokio::spawn(work(Lines(sender)));
     let mut response = Response::new(Body::new(LinesBody(receiver)));
     let kind = axum::http::HeaderValue::from_static("application/x-ndjson");
@@ -70,7 +79,7 @@ where
     respond(move |lines| {
         let work = work(lines.clone());
         async move {
-            lines.send(&match work.await {
+            let last = match work.await {
                 Ok(value) => {
                     Line::Result(serde_json::to_value(value).expect("replies are plain data"))
                 }
@@ -78,7 +87,70 @@ where
                     tracing::info!(code = ?error.code, causes = ?error.causes, "{}", error.message);
                     Line::Error(error)
                 }
-            });
+            };
+            lines.send(&last).await;
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    const MANY: usize = 10_000;
+
+    fn test(work: impl AsyncFnOnce()) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work());
+    }
+
+    /// Until all tasks wait for us.
+    async fn settle() {
+        for _ in 0..10 * MANY {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn all(response: Response) -> Vec<String> {
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        std::str::from_utf8(&bytes).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn client_that_does_not_read_holds_its_lines_up() {
+        test(async || {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let counted = sent.clone();
+            let response = respond(|lines| async move {
+                for number in 0..MANY {
+                    lines.send(&number).await;
+                    counted.store(number + 1, Ordering::Relaxed);
+                }
+            });
+            settle().await;
+            assert_eq!(sent.load(Ordering::Relaxed), LINES_WAITING);
+            let numbers: Vec<String> = (0..MANY).map(|number| number.to_string()).collect();
+            assert!(all(response).await == numbers, "and none is lost");
+        });
+    }
+
+    #[test]
+    fn progress_that_is_not_read_is_dropped_and_the_result_is_not() {
+        test(async || {
+            let response = operation(|lines| async move {
+                for number in 0..MANY {
+                    lines.progress(number.to_string());
+                }
+                Ok::<_, ErrorBody>("done")
+            });
+            settle().await;
+            let lines = all(response).await;
+            assert_eq!(lines.len(), LINES_WAITING + 1);
+            assert!(lines[0].contains("progress") && lines[LINES_WAITING].contains("done"));
+        });
+    }
 }

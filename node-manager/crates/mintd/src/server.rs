@@ -345,7 +345,12 @@ struct EventsQuery {
 async fn events(State(app): Shared, Query(query): Query<EventsQuery>) -> Response {
     lines::respond(move |lines| async move {
         let (kept, mut later) = app.events.subscribe(query.since);
-        if !kept.iter().all(|event| lines.send(event)) || !query.follow {
+        for event in &kept {
+            if !lines.send(event).await {
+                return;
+            }
+        }
+        if !query.follow {
             return;
         }
         loop {
@@ -364,7 +369,7 @@ async fn events(State(app): Shared, Query(query): Query<EventsQuery>) -> Respons
                 },
                 Err(RecvError::Closed) => return,
             };
-            if !lines.send(&event) {
+            if !lines.send(&event).await {
                 return;
             }
         }
