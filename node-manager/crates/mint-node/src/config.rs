@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use mint_types::{NodeSpec, RestartPolicy};
+use ipnet::Ipv4Net;
+use mint_types::{NodeId, NodeSpec, RestartPolicy};
 use serde::{Deserialize, Serialize};
 
 /// Effective settings of the daemon. Every key has a default, so that an empty
@@ -83,6 +85,29 @@ pub struct Network {
     pub port: u16,
     /// MTU of `mint0`; less if the device says so.
     pub mtu: u32,
+    /// Addresses on `mint0`, see [`Network::address`]. Node 0's counts: it reaches the
+    /// others in their bundles.
+    pub subnet: Ipv4Net,
+}
+
+impl Network {
+    /// Addresses below node 0's, for whatever else is on `mint0`.
+    const NODE_0: u32 = 10;
+
+    /// Address of a node on `mint0`: the subnet's tenth and so on. [`Network::has_room`]
+    /// says for how many nodes that is right.
+    pub fn address(&self, node: NodeId) -> Ipv4Addr {
+        let first = u32::from(self.subnet.network());
+        Ipv4Addr::from(first.wrapping_add(Self::NODE_0).wrapping_add(node.as_u32()))
+    }
+
+    /// Whether so many nodes have addresses in the subnet, its broadcast address left out.
+    pub fn has_room(&self, nodes: u32) -> bool {
+        let past_last = u64::from(u32::from(self.subnet.network()))
+            + u64::from(Self::NODE_0)
+            + u64::from(nodes);
+        past_last <= u64::from(u32::from(self.subnet.broadcast()))
+    }
 }
 
 /// Where things are kept.
@@ -142,7 +167,8 @@ impl Default for Waits {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { enabled: true, port: 7777, mtu: 65_280 }
+        let subnet = Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 24);
+        Self { enabled: true, port: 7777, mtu: 65_280, subnet }
     }
 }
 
@@ -293,6 +319,15 @@ mod tests {
         assert!(source.contains("line 3") && source.contains("unknown field `cores`"), "{source}");
         fs::write(&path, "[wait]\nstart = 3\n").unwrap();
         assert!(Config::load(&path).is_err());
+    }
+
+    #[test]
+    fn addresses_are_the_subnets() {
+        let network = Network { subnet: "10.9.8.64/27".parse().unwrap(), ..Network::default() };
+        let address = |id| network.address(NodeId::new(id).unwrap()).to_string();
+        assert_eq!([address(0), address(15)], ["10.9.8.74", "10.9.8.89"]);
+        // .95 is the broadcast address
+        assert!(network.has_room(21) && !network.has_room(22));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod bdf;
 mod cpuset;
 mod load;
+mod machine_id;
 mod memory;
 mod node;
 mod pages;
@@ -16,6 +17,7 @@ mod resource;
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use load::{GuestLoad, Load};
+pub use machine_id::{MachineId, ParseMachineIdError};
 pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};

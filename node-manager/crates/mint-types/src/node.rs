@@ -50,11 +50,6 @@ impl NodeId {
     pub fn as_u32(self) -> u32 {
         u32::from(self.0)
     }
-
-    /// Address of the node on `mint0`.
-    pub fn address(self) -> std::net::Ipv4Addr {
-        std::net::Ipv4Addr::new(10, 77, 0, 10 + self.0)
-    }
 }
 
 impl fmt::Display for NodeId {

@@ -16,6 +16,7 @@ mod apply;
 mod description;
 mod driver;
 mod events;
+mod facts;
 mod health;
 mod identity;
 mod lines;

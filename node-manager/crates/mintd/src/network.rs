@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use mint_node::config::Network;
 use mint_types::{NodeId, NodeStatus};
 use tracing::{info, warn};
 
@@ -37,13 +38,13 @@ pub(crate) enum NetworkError {
 }
 
 /// Gives `mint0` its address and MTU and brings it up.
-pub(crate) fn configure(root: &Path, node: NodeId, mtu: u32) -> Result<(), NetworkError> {
+pub(crate) fn configure(root: &Path, network: &Network, node: NodeId) -> Result<(), NetworkError> {
     if !root.join("sys/class/net").join(DEVICE).exists() {
         return Err(NetworkError::NoDevice);
     }
     let shown = ip(&["-d", "link", "show", "dev", DEVICE])?;
-    let mtu = max_mtu(&shown).map_or(mtu, |max| mtu.min(max)).to_string();
-    let address = format!("{}/24", node.address());
+    let mtu = max_mtu(&shown).map_or(network.mtu, |max| network.mtu.min(max)).to_string();
+    let address = format!("{}/{}", network.address(node), network.subnet.prefix_len());
     ip(&["link", "set", "dev", "lo", "up"])?;
     ip(&["link", "set", "dev", DEVICE, "mtu", &mtu, "up"])?;
     ip(&["address", "replace", &address, "dev", DEVICE])?;
@@ -73,14 +74,14 @@ fn max_mtu(shown: &str) -> Option<u32> {
 }
 
 /// Writes the nodes' names into `/etc/hosts`.
-pub(crate) fn write_hosts(root: &Path, nodes: &[NodeStatus]) {
+pub(crate) fn write_hosts(root: &Path, network: &Network, nodes: &[NodeStatus]) {
     let lines: Vec<String> = nodes
         .iter()
         .map(|node| {
             let plain = format!("node{}", node.id);
             let name = node.display_name();
             let own = if name == plain { String::new() } else { format!(" {name}") };
-            format!("{} {plain}{own}", node.id.address())
+            format!("{} {plain}{own}", network.address(node.id))
         })
         .collect();
     let path = root.join("etc/hosts");

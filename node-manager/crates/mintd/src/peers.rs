@@ -10,6 +10,7 @@ use mint_api::{
     ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Moved, Releasable,
     ReleasableRequest, ReleaseRequest, StoppedAt,
 };
+use mint_node::config::Network;
 use mint_node::{PeerError, Peers, Stopped};
 use mint_types::{Gift, NodeId, Refusal, ResourceKey};
 use rustls::ClientConfig;
@@ -33,7 +34,7 @@ pub(crate) struct Known {
 /// Clients of all peers. Without keys (network off) no peer can be reached.
 pub(crate) struct PeerClients {
     pub tls: Option<Arc<ClientConfig>>,
-    pub port: u16,
+    pub network: Network,
     /// For one request that moves a resource.
     pub move_timeout: Duration,
     pub runtime: Handle,
@@ -46,12 +47,17 @@ pub(crate) struct PeerClients {
 }
 
 impl PeerClients {
+    /// Where a node's daemon listens.
+    fn address(&self, node: NodeId) -> SocketAddr {
+        SocketAddr::from((self.network.address(node), self.network.port))
+    }
+
     /// The daemon of a node.
     pub fn client(&self, node: NodeId) -> Result<Client, ErrorBody> {
         match &self.tls {
             Some(config) => {
                 let make = || {
-                    let address = SocketAddr::from((node.address(), self.port));
+                    let address = self.address(node);
                     Client::tls(address, config.clone()).keeping()
                 };
                 let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,6 +68,12 @@ impl PeerClients {
                 format_args!("node {node} cannot be reached: this mintd serves no mint0"),
             )),
         }
+    }
+
+    /// The daemon of a node, wherever it listens.
+    #[cfg(test)]
+    pub fn client_at(&self, _node: NodeId, address: SocketAddr) -> Option<Client> {
+        Some(Client::tls(address, self.tls.clone()?))
     }
 
     /// Asks who is there.
@@ -108,7 +120,7 @@ impl PeerClients {
         if self.tls.is_none() {
             return false;
         }
-        let address = SocketAddr::from((node.address(), self.port));
+        let address = self.address(node);
         matches!(timeout(LISTENS_WITHIN, TcpStream::connect(address)).await, Ok(Ok(_)))
     }
 

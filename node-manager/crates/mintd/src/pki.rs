@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mint_node::config::Network;
 use mint_node::{Bundle, BundleError, BundleFile};
 use mint_types::{NodeId, NodeName};
 use rcgen::{
@@ -21,6 +22,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::warn;
 
+use crate::facts::NodeFacts;
 use crate::identity::write_private;
 use crate::ssh::SshKeys;
 
@@ -72,6 +74,7 @@ pub(crate) struct Pki {
     ca_key_pem: String,
     folder: PathBuf,
     ssh: Option<SshKeys>,
+    network: Network,
 }
 
 impl Pki {
@@ -82,6 +85,7 @@ impl Pki {
         bundle: &Path,
         state: &Path,
         ssh: Option<SshKeys>,
+        network: &Network,
     ) -> Result<Self, PkiError> {
         let in_bundle = bundle.join("pki");
         let folder = if in_bundle.join("ca.key").exists() {
@@ -97,7 +101,8 @@ impl Pki {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
         };
-        let pki = Self { ca_pem: read("ca.pem")?, ca_key_pem: read("ca.key")?, folder, ssh };
+        let (ca_pem, ca_key_pem) = (read("ca.pem")?, read("ca.key")?);
+        let pki = Self { ca_pem, ca_key_pem, folder, ssh, network: network.clone() };
         if !is_pair(&pki.folder, "node") {
             let (pem, key) = pki.node_certificate(node)?;
             pki.write("node.pem", &pem)?;
@@ -117,7 +122,7 @@ impl Pki {
         let ca_key = KeyPair::from_pem(&self.ca_key_pem).map_err(failed("read the CA's key"))?;
         let issuer = Issuer::new(ca_params().map_err(failed("name the CA"))?, ca_key);
         let key = KeyPair::generate().map_err(failed("make a key"))?;
-        let names = vec![node.address().to_string(), format!("node{node}")];
+        let names = vec![self.network.address(node).to_string(), format!("node{node}")];
         let mut params = CertificateParams::new(names).map_err(failed("name a node"))?;
         params.distinguished_name = name(&format!("Mint node {node}"));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -243,10 +248,8 @@ impl Bundle for Pki {
             node,
             source: error.into(),
         })?;
-        let description =
-            format!("name = \"{name}\"\nid = {node}\naddress = \"{}\"\n", node.address());
         let mut files = vec![
-            ("node.toml".to_owned(), description.into_bytes()),
+            NodeFacts::new(&self.network, node, name).file(),
             ("pki/ca.pem".to_owned(), self.ca_pem.clone().into_bytes()),
             ("pki/ca.key".to_owned(), self.ca_key_pem.clone().into_bytes()),
             ("pki/node.pem".to_owned(), pem.into_bytes()),
@@ -264,13 +267,12 @@ impl Bundle for Pki {
 }
 
 /// Bundles of a daemon without keys: its nodes are on their own.
-pub(crate) struct NoKeys;
+pub(crate) struct NoKeys(pub Network);
 
 impl Bundle for NoKeys {
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
-        let description =
-            format!("name = \"{name}\"\nid = {node}\naddress = \"{}\"\n", node.address());
-        Ok(vec![BundleFile { name: "node.toml".into(), data: description.into_bytes() }])
+        let (file, data) = NodeFacts::new(&self.0, node, name).file();
+        Ok(vec![BundleFile { name: file, data }])
     }
 }
 
@@ -283,8 +285,9 @@ mod tests {
         let (near, far) = tokio::io::duplex(1 << 16);
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
         let connector = tokio_rustls::TlsConnector::from(client);
-        let name =
-            rustls::pki_types::ServerName::IpAddress(std::net::IpAddr::from(to.address()).into());
+        let name = rustls::pki_types::ServerName::IpAddress(
+            std::net::IpAddr::from(Network::default().address(to)).into(),
+        );
         let (accepted, connected) =
             tokio::join!(acceptor.accept(near), connector.connect(name, far));
         accepted.is_ok() && connected.is_ok()
@@ -295,16 +298,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("nowhere");
         let one = NodeId::new(1).unwrap();
-        let zero = Pki::open(NodeId::ZERO, &nowhere, folder.path(), None).unwrap();
+        let zero =
+            Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
         // node 1 gets a bundle, as its init would unpack it
         let bundle = folder.path().join("bundle");
         fs::create_dir_all(bundle.join("pki")).unwrap();
         for file in zero.files(one, &"web".parse().unwrap()).unwrap() {
             fs::write(bundle.join(file.name), file.data).unwrap();
         }
-        let web = Pki::open(one, &bundle, &nowhere, None).unwrap();
+        let web = Pki::open(one, &bundle, &nowhere, None, &Network::default()).unwrap();
         let stranger_folder = tempfile::tempdir().unwrap();
-        let stranger = Pki::open(NodeId::ZERO, &nowhere, stranger_folder.path(), None).unwrap();
+        let stranger =
+            Pki::open(NodeId::ZERO, &nowhere, stranger_folder.path(), None, &Network::default())
+                .unwrap();
 
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -323,7 +329,8 @@ mod tests {
     fn keys_are_made_once() {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("nowhere");
-        let open = || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None).unwrap();
+        let open =
+            || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
         assert_eq!(open().ca_pem, open().ca_pem);
     }
 
@@ -352,7 +359,7 @@ mod tests {
     fn node_without_bundle_has_no_keys() {
         let folder = tempfile::tempdir().unwrap();
         let one = NodeId::new(1).unwrap();
-        let result = Pki::open(one, folder.path(), folder.path(), None);
+        let result = Pki::open(one, folder.path(), folder.path(), None, &Network::default());
         assert!(matches!(result, Err(PkiError::NoBundle { .. })));
     }
 }

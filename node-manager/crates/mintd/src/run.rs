@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use ipnet::Ipv4Net;
 use mint_node::config::ConfigError;
 use mint_node::journal::JournalError;
 use mint_node::specs::SpecError;
@@ -26,6 +27,7 @@ use tracing::{info, warn};
 use crate::app::{App, Marks};
 use crate::driver::Driver;
 use crate::events::EventLog;
+use crate::facts::NodeFacts;
 use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki};
 use crate::restart::{Ordered, start_again};
@@ -75,6 +77,17 @@ pub enum RunError {
         /// The socket.
         path: PathBuf,
     },
+    /// The nodes do not fit in.
+    #[error(
+        "network.subnet of mint.toml is no good: {subnet} has no room for {nodes} nodes, whose \
+         addresses begin at the tenth"
+    )]
+    Subnet {
+        /// What it says.
+        subnet: Ipv4Net,
+        /// How many nodes there can be.
+        nodes: u32,
+    },
     /// The runtime.
     #[error("cannot start tasks")]
     Runtime(#[source] io::Error),
@@ -90,7 +103,7 @@ impl RunError {
     /// 2 for settings that are no good, else 1.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) => 2,
+            Self::Config(_) | Self::Subnet { .. } => 2,
             _ => 1,
         }
     }
@@ -152,8 +165,9 @@ pub(crate) struct Started {
 
 impl Parts {
     /// Keys, journal, state driver.
-    pub async fn start(self) -> Result<Started, RunError> {
+    pub async fn start(mut self) -> Result<Started, RunError> {
         let info = self.machine.info()?;
+        self.take_facts(info.node_max)?;
         let here = info.node;
         let run_dir = self.root.join("run/mint");
         std::fs::create_dir_all(&run_dir).map_err(file_error(&run_dir))?;
@@ -164,7 +178,7 @@ impl Parts {
         let (server_tls, client_tls) = tls.map_or((None, None), |(s, c)| (Some(s), Some(c)));
         let peers = Arc::new(PeerClients {
             tls: client_tls,
-            port: self.config.network.port,
+            network: self.config.network.clone(),
             move_timeout: Duration::from_millis(u64::from(self.config.wait.move_ms) * 2 + 5_000),
             runtime: tokio::runtime::Handle::current(),
             clients: Mutex::default(),
@@ -207,6 +221,21 @@ impl Parts {
         Ok(Started { app, router, tls: server_tls })
     }
 
+    /// What our starter told us counts more than mint.toml of our image.
+    fn take_facts(&mut self, nodes: u32) -> Result<(), RunError> {
+        let facts = NodeFacts::read(&self.bundle).map_err(file_error(&self.bundle))?;
+        if let Some(subnet) = facts.and_then(|facts| facts.subnet) {
+            let mut config = Config::clone(&self.config);
+            config.network.subnet = subnet;
+            self.config = Arc::new(config);
+        }
+        let network = &self.config.network;
+        if network.enabled && !network.has_room(nodes) {
+            return Err(RunError::Subnet { subnet: network.subnet, nodes });
+        }
+        Ok(())
+    }
+
     #[expect(clippy::type_complexity, reason = "used once")]
     fn keys(
         &self,
@@ -214,9 +243,13 @@ impl Parts {
         state_dir: &Path,
     ) -> (Arc<dyn Bundle>, Option<(Arc<ServerConfig>, Arc<ClientConfig>)>) {
         if !self.config.network.enabled {
-            return (Arc::new(NoKeys), None);
+            return (Arc::new(NoKeys(self.config.network.clone())), None);
         }
-        let ssh = self.config.ssh.manage.then(|| SshKeys::open(here, &self.bundle, state_dir));
+        let ssh = self
+            .config
+            .ssh
+            .manage
+            .then(|| SshKeys::open(here, &self.bundle, state_dir, self.config.network.subnet));
         let ssh = match ssh.transpose() {
             Ok(ssh) => ssh.flatten(),
             Err(error) => {
@@ -227,13 +260,13 @@ impl Parts {
         if let Some(Err(error)) = ssh.as_ref().map(|ssh| ssh.install(&self.root)) {
             warn!(%error, "ssh between nodes is not set up");
         }
-        let pki = Pki::open(here, &self.bundle, state_dir, ssh);
+        let pki = Pki::open(here, &self.bundle, state_dir, ssh, &self.config.network);
         match pki.and_then(|pki| pki.tls().map(|tls| (pki, tls))) {
             Ok((pki, tls)) => (Arc::new(pki), Some(tls)),
             Err(error) => {
                 let error = mint_api::ErrorBody::from_error(mint_api::ErrorCode::Failed, &error);
                 warn!("peers are not served: {error}");
-                (Arc::new(NoKeys), None)
+                (Arc::new(NoKeys(self.config.network.clone())), None)
             }
         }
     }
@@ -252,27 +285,35 @@ async fn settle(app: &Arc<App>) {
     }
 }
 
+impl Started {
+    /// Starts all tasks; they end with the runtime.
+    pub fn launch(self, listener: UnixListener) {
+        let Self { app, router, tls } = self;
+        tokio::spawn(server::serve_unix(listener, router.clone()));
+        tokio::spawn(crate::health::watch(app.clone()));
+        if app.config.network.enabled {
+            tokio::spawn(network_up(app.clone(), tls, router));
+        }
+        if !app.config.metrics.listen.is_empty() {
+            tokio::spawn(metrics::serve(app.clone()));
+        }
+        meet_all(&app);
+    }
+}
+
 async fn serve(
     started: Started,
     events_device: Option<Device>,
     socket: &Path,
 ) -> Result<(), RunError> {
-    let Started { app, router, tls } = started;
+    let app = started.app.clone();
     let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
     let mut breaks = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
     let listener = listen(socket)?;
-    tokio::spawn(server::serve_unix(listener, router.clone()));
     if let Some(device) = events_device {
         events::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
     }
-    tokio::spawn(crate::health::watch(app.clone()));
-    if app.config.network.enabled {
-        tokio::spawn(network_up(app.clone(), tls, router));
-    }
-    if !app.config.metrics.listen.is_empty() {
-        tokio::spawn(metrics::serve(app.clone()));
-    }
-    meet_all(&app);
+    started.launch(listener);
     info!(socket = %socket.display(), "serving");
     tokio::select! {
         _ = ends.recv() => {}
@@ -304,7 +345,7 @@ fn meet_all(app: &Arc<App>) {
 }
 
 /// Takes the socket; one that nobody serves is a leftover.
-fn listen(socket: &Path) -> Result<UnixListener, RunError> {
+pub(crate) fn listen(socket: &Path) -> Result<UnixListener, RunError> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
@@ -326,7 +367,7 @@ async fn network_up(app: Arc<App>, tls: Option<Arc<ServerConfig>>, router: Route
     let setup = tokio::task::spawn_blocking({
         let app = app.clone();
         move || {
-            let result = network::configure(&app.root, app.here, app.config.network.mtu);
+            let result = network::configure(&app.root, &app.config.network, app.here);
             operations::refresh_names(&app);
             result
         }
@@ -337,7 +378,7 @@ async fn network_up(app: Arc<App>, tls: Option<Arc<ServerConfig>>, router: Route
         Err(error) => warn!(%error, "mint0 is not set up"),
     }
     let Some(tls) = tls else { return };
-    let address = (app.here.address(), app.config.network.port);
+    let address = (app.config.network.address(app.here), app.config.network.port);
     for _ in 0..BIND_TRIES {
         match TcpListener::bind(address).await {
             Ok(listener) => {

@@ -9,26 +9,33 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ipnet::Ipv4Net;
+use mint_node::config::Network;
 use mint_types::{NodeId, NodeStatus};
 
 use crate::identity::{write_private, write_section};
 
 /// Where the machine's key is for ssh to find.
 const IDENTITY: &str = "run/mint/ssh/id_ed25519";
-/// Addresses of `mint0`.
-const SUBNET: &str = "10.77.0.0/24";
 
 /// The machine's key pair.
 #[derive(Clone, Debug)]
 pub(crate) struct SshKeys {
     private: Vec<u8>,
     public: String,
+    /// Addresses of `mint0`: logins come from there only.
+    subnet: Ipv4Net,
 }
 
 impl SshKeys {
     /// From the bundle; on node 0 without one from `state`, made if needed.
     /// `None` where there is no ssh, or no bundle.
-    pub fn open(node: NodeId, bundle: &Path, state: &Path) -> io::Result<Option<Self>> {
+    pub fn open(
+        node: NodeId,
+        bundle: &Path,
+        state: &Path,
+        subnet: Ipv4Net,
+    ) -> io::Result<Option<Self>> {
         let in_bundle = bundle.join("ssh/id_ed25519");
         let path = if in_bundle.exists() {
             in_bundle
@@ -42,7 +49,7 @@ impl SshKeys {
             return Ok(None);
         };
         let public = fs::read_to_string(path.with_extension("pub"))?;
-        Ok(Some(Self { private: fs::read(&path)?, public: public.trim().to_owned() }))
+        Ok(Some(Self { private: fs::read(&path)?, public: public.trim().to_owned(), subnet }))
     }
 
     /// What a node gets: this pair, and a host key of its own.
@@ -68,7 +75,7 @@ impl SshKeys {
     }
 
     fn authorized_line(&self) -> String {
-        format!("from=\"{SUBNET}\" {}", self.public)
+        format!("from=\"{}\" {}", self.subnet, self.public)
     }
 
     /// Lets the pair in, and lets root's ssh use it for nodes.
@@ -131,8 +138,8 @@ pub(crate) fn host_keys(root: &Path, bundle: &Path) -> Vec<String> {
 }
 
 /// A node's names: address, `nodeN`, its own.
-fn names(node: &NodeStatus) -> Vec<String> {
-    let mut names = vec![node.id.address().to_string(), format!("node{}", node.id)];
+fn names(network: &Network, node: &NodeStatus) -> Vec<String> {
+    let mut names = vec![network.address(node.id).to_string(), format!("node{}", node.id)];
     if !names.contains(&node.display_name()) {
         names.push(node.display_name());
     }
@@ -142,13 +149,14 @@ fn names(node: &NodeStatus) -> Vec<String> {
 /// Tells ssh on this node the names and host keys of all nodes.
 pub(crate) fn write_clients(
     root: &Path,
+    network: &Network,
     nodes: &[NodeStatus],
     keys: &BTreeMap<NodeId, Vec<String>>,
 ) -> io::Result<()> {
     let known: Vec<String> = nodes
         .iter()
         .flat_map(|node| {
-            let names = names(node).join(",");
+            let names = names(network, node).join(",");
             keys.get(&node.id).into_iter().flatten().map(move |key| format!("{names} {key}"))
         })
         .collect();
@@ -158,7 +166,7 @@ pub(crate) fn write_clients(
     }
     if root.join(IDENTITY).exists() {
         private_folder(&root.join("root/.ssh"))?;
-        let all: Vec<String> = nodes.iter().flat_map(names).collect();
+        let all: Vec<String> = nodes.iter().flat_map(|node| names(network, node)).collect();
         // from= in authorized_keys wants an address of mint0
         let lines = [
             format!("Host {}", all.join(" ")),
@@ -198,14 +206,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         fs::create_dir_all(root.join("etc/ssh")).unwrap();
-        let keys = SshKeys { private: b"secret\n".to_vec(), public: "ssh-ed25519 AAAA m".into() };
+        let network = Network::default();
+        let keys = SshKeys {
+            private: b"secret\n".to_vec(),
+            public: "ssh-ed25519 AAAA m".into(),
+            subnet: network.subnet,
+        };
         keys.install(root).unwrap();
         let authorized = fs::read_to_string(root.join("root/.ssh/authorized_keys")).unwrap();
         assert!(authorized.contains("from=\"10.77.0.0/24\" ssh-ed25519 AAAA m"), "{authorized}");
         let nodes = [node(0, ""), node(1, "web")];
         let host_keys =
             BTreeMap::from([(NodeId::new(1).unwrap(), vec!["ssh-ed25519 BBBB".to_owned()])]);
-        write_clients(root, &nodes, &host_keys).unwrap();
+        write_clients(root, &network, &nodes, &host_keys).unwrap();
         let known = fs::read_to_string(root.join("etc/ssh/ssh_known_hosts")).unwrap();
         assert!(known.contains("10.77.0.11,node1,web ssh-ed25519 BBBB"), "{known}");
         let config = fs::read_to_string(root.join("root/.ssh/config")).unwrap();

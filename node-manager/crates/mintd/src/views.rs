@@ -78,7 +78,7 @@ pub(crate) fn node_view(
             .filter_map(|device| device.key.bdf())
             .map(|bdf| bdf.to_string())
             .collect(),
-        address: node.id.address().to_string(),
+        address: app.config.network.address(node.id).to_string(),
         mintd: "-".into(),
         boots: node.boots,
         heartbeat: node.heartbeat,
