@@ -7,8 +7,9 @@ mod peers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
 use mint_types::{
@@ -29,7 +30,6 @@ pub const POOL1: (u32, u32) = (32, 14);
 
 #[derive(Default)]
 struct State {
-    here: u32,
     resources: BTreeMap<ResourceKey, Resource>,
     nodes: BTreeMap<NodeId, NodeStatus>,
     drivers: BTreeMap<Bdf, String>,
@@ -43,17 +43,22 @@ struct State {
     pages: BTreeMap<u64, BlockPages>,
     /// Cores that a guest is pinned to.
     with_guests: BTreeSet<u32>,
-    /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`.
+    /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`; `try release cpu 3 1`:
+    /// not the dry run.
     faults: BTreeSet<String>,
     /// All calls that changed something, in order.
     calls: Vec<String>,
     consoles: BTreeMap<NodeId, Vec<u8>>,
+    /// What each node was last loaded with.
+    initrds: BTreeMap<NodeId, Vec<u8>>,
 }
 
 /// The fake; also plays host, peers and bundle maker.
 #[derive(Default)]
 pub struct FakeMachine {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// The node that it is seen from.
+    here: u32,
 }
 
 fn errno(call: &'static str, subject: impl ToString, number: i32) -> SysError {
@@ -117,9 +122,14 @@ impl FakeMachine {
     }
 
     /// Sees the machine from another node.
-    pub fn seen_from(self, node: u32) -> Self {
-        self.lock().here = node;
+    pub fn seen_from(mut self, node: u32) -> Self {
+        self.here = node;
         self
+    }
+
+    /// The same machine, as another node sees it at the same time.
+    pub fn also_from(&self, node: u32) -> Self {
+        Self { state: self.state.clone(), here: node }
     }
 
     /// Adds a running node that owns these.
@@ -214,6 +224,11 @@ impl FakeMachine {
         lines.extend(state.nodes.values().map(|n| format!("{} {} {}", n.id, n.name, n.state)));
         lines.extend(state.drivers.iter().map(|(bdf, driver)| format!("{bdf} {driver}")));
         lines
+    }
+
+    /// The initrd that a node was last loaded with, its bundle included.
+    pub fn initrd(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.lock().initrds.get(&id).cloned()
     }
 
     /// Calls that changed something.
@@ -316,7 +331,7 @@ fn refuse(
 impl Machine for FakeMachine {
     fn info(&self) -> Result<MachineInfo, SysError> {
         Ok(MachineInfo {
-            node: NodeId::new(self.lock().here).expect("constant"),
+            node: NodeId::new(self.here).expect("constant"),
             node_max: 4,
             numa_nodes: 2,
             mem_block_bytes: BLOCK_BYTES,
@@ -354,7 +369,19 @@ impl Machine for FakeMachine {
         state.nodes.remove(&id).map(drop).ok_or_else(|| errno("destroy", id, ENOENT))
     }
 
-    fn load(&self, id: NodeId, _: &File, _: Option<&File>, cmdline: &str) -> Result<(), SysError> {
+    fn load(
+        &self,
+        id: NodeId,
+        _: &File,
+        initrd: Option<&File>,
+        cmdline: &str,
+    ) -> Result<(), SysError> {
+        let read = |mut file: &File| {
+            let mut bytes = Vec::new();
+            let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+            read.map(|_| bytes).expect("what is loaded can be read")
+        };
+        let bytes = initrd.map(read).unwrap_or_default();
         let mut state = self.lock();
         state.fault("load", &format!("node {id}"))?;
         state.calls.push(format!("load {id} {cmdline}"));
@@ -363,6 +390,7 @@ impl Machine for FakeMachine {
             return Err(errno("load", id, EBUSY));
         }
         node.state = NodeState::Loaded;
+        state.initrds.insert(id, bytes);
         Ok(())
     }
 
@@ -420,7 +448,7 @@ impl Machine for FakeMachine {
 
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
         let mut state = self.lock();
-        let here = state.here;
+        let here = self.here;
         if node.as_u32() != here && state.is_live(node) {
             return Err(refuse("claim", key, EBUSY, 9, Some(node)));
         }
@@ -443,7 +471,7 @@ impl Machine for FakeMachine {
 
     fn release(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
         let mut state = self.lock();
-        let here = state.here;
+        let here = self.here;
         if node.as_u32() != here && state.is_live(node) {
             return Err(refuse("release", key, EBUSY, 9, Some(node)));
         }
@@ -468,6 +496,8 @@ impl Machine for FakeMachine {
         if dry_run {
             return Ok(());
         }
+        state.move_fault("try release", key, node)?;
+        let resource = state.resources.get_mut(&key).expect("found above");
         resource.state = ResState::Free;
         resource.owner = None;
         resource.changes += 1;

@@ -2,6 +2,9 @@
 //! The daemon on a fake machine, asked over a real Unix socket: everything but
 //! the kernel.
 
+mod machine;
+mod peers;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
