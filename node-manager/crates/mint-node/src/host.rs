@@ -165,26 +165,8 @@ impl SysHost {
     }
 
     fn default_route_interfaces(&self) -> BTreeSet<String> {
-        let mut interfaces = BTreeSet::new();
-        for line in self.read("proc/net/route").lines().skip(1) {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            if let [interface, "00000000", _, _, _, _, _, "00000000", ..] = fields[..] {
-                interfaces.insert(interface.to_owned());
-            }
-        }
-        for line in self.read("proc/net/ipv6_route").lines() {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let everywhere = fields.first().is_some_and(|to| to.bytes().all(|b| b == b'0'));
-            if let (true, Some(&"00"), Some(&interface)) =
-                (everywhere, fields.get(1), fields.last())
-            {
-                // the kernel's own unreachable default is on lo
-                if interface != "lo" {
-                    interfaces.insert(interface.to_owned());
-                }
-            }
-        }
-        interfaces
+        let (ipv4, ipv6) = (self.read("proc/net/route"), self.read("proc/net/ipv6_route"));
+        mint_types::default_route_interfaces(&ipv4, &ipv6)
     }
 
     /// Linux's number on this node of the core with that APIC id.

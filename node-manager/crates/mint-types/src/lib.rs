@@ -13,6 +13,7 @@ mod plan;
 mod refusal;
 mod resize;
 mod resource;
+mod route;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
@@ -25,3 +26,4 @@ pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};
 pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
 pub use resource::{Gift, Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};
+pub use route::default_route_interfaces;
