@@ -42,5 +42,5 @@ $(IMAGES_OUT)/mint.squashfs: $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initr
 $(IMAGES_OUT)/disk-base.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs images/scripts/build-disk
 	@images/scripts/build-disk $< $(word 2,$^) $@
 
-images-check: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd ## check the images and the KVM host configuration
+images-check: $(if $(IMAGES_ONLY),,rust) $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd ## check the images and the KVM host configuration
 	@$(PYTHON) -m pytest -q -p no:cacheprovider images/tests kvm-host-config/tests

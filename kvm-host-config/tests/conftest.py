@@ -9,6 +9,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("BUILD", HERE.parent / "build"))
+COMMAND = BUILD / "bin" / "mint-kvm-config"
 
 DESCRIPTION = {
     "name": '"web"',
@@ -38,13 +39,14 @@ def describe(tmp_path):
 @pytest.fixture(scope="session")
 def run():
     """Run mint-kvm-config with arguments; gives the finished process."""
+    assert COMMAND.exists(), f"{COMMAND} is not there; run 'make images-check'"
 
     def call(*arguments, path=None):
-        env = {**os.environ, "MINT_KVM_TEMPLATES": str(HERE / "templates")}
+        env = dict(os.environ)
         if path:
             env["PATH"] = f"{path}:{env['PATH']}"
         return subprocess.run(
-            [HERE / "bin" / "mint-kvm-config", *map(str, arguments)],
+            [COMMAND, *map(str, arguments)],
             env=env, capture_output=True, text=True, check=False, timeout=60,
         )
 

@@ -102,28 +102,38 @@ def test_tsc_deadline_timer_is_taken_away_only_where_it_is_wrong(run, describe):
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"colour": '"red"'}, "unknown key 'colour'"),
-    ({"name": None}, "'name' is missing"),
-    ({"cpus": None}, "'cpus' is missing"),
-    ({"name": '"Web_1"'}, "must be made of a-z"),
-    ({"name": '"' + "a" * 32 + '"'}, "longer than 31"),
-    ({"id": "16"}, "node ids end at 15"),
-    ({"id": '"one"'}, "id must be a number"),
+    ({"colour": '"red"'}, "unknown field `colour`"),
+    ({"name": None}, "missing field `name`"),
+    ({"cpus": None}, "missing field `cpus`"),
+    ({"name": '"Web 1"'}, "must be made of a-z"),
+    ({"name": '"' + "a" * 65 + '"'}, "longer than 64"),
+    ({"id": "16"}, "16 is no node id: they are 0 to 15"),
+    ({"id": '"one"'}, "expected u32"),
     ({"cpus": '"0-"'}, "cpus must be a list"),
     ({"cpus": '"0,0-1"'}, "names a CPU twice"),
-    ({"memory_bytes": '"1G"'}, "memory_bytes must be a number"),
+    ({"memory_bytes": '"1G"'}, "expected u64"),
     ({"pool_path": '"images"'}, "must be absolute"),
     ({"bridge": '"mint bridge"'}, "no interface name"),
     ({"guest_network": '"10.78.11.1"'}, "must be like"),
+    ({"guest_network": '"10.78.11.256/24"'}, "must be like"),
+    ({"uplink": '"eth0/1"'}, "no interface name"),
     ({"tsc_deadline": "2"}, "must be 0 or 1"),
-    ({"id": "[1]"}, "not 'key ="),
+    ({"id": "[1]"}, "expected u32"),
+    ({"id": "1 2"}, "line 2"),
 ])
 def test_bad_description_is_named_and_nothing_is_written(run, describe, tmp_path, changes, words):
     out = tmp_path / "out"
     done = run("generate", "--description", describe(**changes), "--output", out)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
+    assert "node.toml" in done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["Web-1", "db.example.org", "A" * 64])
+def test_host_name_of_a_server_is_taken(run, describe, tmp_path, name):
+    done = run("generate", "--description", describe(name=f'"{name}"'), "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
 
 
 def test_unreadable_description_is_named(run, tmp_path):
@@ -169,3 +179,14 @@ def test_bad_guest_name_is_a_usage_error(run, describe):
     done = run("domain", "../demo", "--description", describe(), *BOOT)
     assert done.returncode == 2
     assert "a guest's name" in done.stderr
+
+
+def test_description_of_this_machine_is_one(run, tmp_path):
+    """What describe prints, generate takes: whatever this machine's host name is."""
+    described = run("describe")
+    assert described.returncode == 0, described.stderr
+    path = tmp_path / "node.toml"
+    path.write_text(described.stdout)
+    done = run("generate", "--description", path, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "node.toml").read_text() == described.stdout

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//! KVM and libvirt on one node: what the node is, what libvirt is told of it, what a guest
+//! may have of it.
+//!
+//! ```text
+//!   /proc, /sys, kvm.toml --facts--> Description --guest--> Guest --xml--> domain XML
+//!                                        |   \--xml--> pool, network
+//!                                        \--bridge--> commands for ip
+//! ```
+//! `cpus`, `description`, `settings`, `guest`, `xml` and `bridge` are pure. `facts` reads the
+//! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
+//! and `demo_guest` are what the two commands do with all of it.
+
+pub mod bridge;
+pub mod cli;
+pub mod cpus;
+pub mod demo_guest;
+pub mod description;
+pub mod facts;
+pub mod failure;
+pub mod guest;
+pub mod settings;
+pub mod setup;
+pub mod tools;
+pub mod xml;
+
+pub use description::Description;
+pub use failure::Failure;
+pub use guest::{Guest, GuestRequest};

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! libvirt's XML of guests, pool and network: written, and what is read back of it.
+
+use std::io;
+use std::path::Path;
+
+use quick_xml::events::{BytesText, Event};
+use quick_xml::{Reader, Writer};
+
+use crate::guest::{Boot, Guest, Network};
+
+/// Name of the pool and of the network on every node.
+pub const POOL: &str = "mint";
+const EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
+
+type Xml = Writer<Vec<u8>>;
+type Written = io::Result<()>;
+
+/// The guest's domain.
+pub fn domain(guest: &Guest) -> String {
+    document("domain", &[("type", "kvm")], |w| {
+        text(w, "name", &guest.name)?;
+        text_with(w, "memory", &[("unit", "KiB")], &guest.memory_kib.to_string())?;
+        let vcpu = [("placement", "static"), ("cpuset", guest.node_cpus.as_str())];
+        text_with(w, "vcpu", &vcpu, &guest.vcpu_pins.len().to_string())?;
+        parent(w, "cputune", &[], |w| {
+            for (vcpu, cpu) in guest.vcpu_pins.iter().enumerate() {
+                let (vcpu, cpu) = (vcpu.to_string(), cpu.to_string());
+                empty(w, "vcpupin", &[("vcpu", &vcpu), ("cpuset", &cpu)])?;
+            }
+            empty(w, "emulatorpin", &[("cpuset", &guest.node_cpus)])
+        })?;
+        parent(w, "os", &[], |w| {
+            text_with(w, "type", &[("arch", "x86_64"), ("machine", "q35")], "hvm")?;
+            boot(w, &guest.boot)
+        })?;
+        parent(w, "features", &[], |w| {
+            empty(w, "acpi", &[])?;
+            empty(w, "apic", &[])
+        })?;
+        let cpu = [("mode", "host-passthrough"), ("check", "none"), ("migratable", "on")];
+        parent(w, "cpu", &cpu, |w| {
+            if guest.tsc_deadline {
+                return Ok(());
+            }
+            empty(w, "feature", &[("policy", "disable"), ("name", "tsc-deadline")])
+        })?;
+        empty(w, "clock", &[("offset", "utc")])?;
+        text(w, "on_poweroff", "destroy")?;
+        text(w, "on_reboot", "restart")?;
+        text(w, "on_crash", "destroy")?;
+        parent(w, "devices", &[], |w| devices(w, guest))
+    })
+}
+
+fn boot(w: &mut Xml, boot: &Boot) -> Written {
+    match boot {
+        Boot::Disk => empty(w, "boot", &[("dev", "hd")]),
+        Boot::Kernel { kernel, initrd, cmdline } => {
+            text(w, "kernel", kernel)?;
+            for (name, value) in [("initrd", initrd), ("cmdline", cmdline)] {
+                if let Some(value) = value {
+                    text(w, name, value)?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn devices(w: &mut Xml, guest: &Guest) -> Written {
+    text(w, "emulator", EMULATOR)?;
+    if let Some(disk) = &guest.disk {
+        let (kind, source) = if disk.is_block { ("block", "dev") } else { ("file", "file") };
+        parent(w, "disk", &[("type", kind), ("device", "disk")], |w| {
+            empty(w, "driver", &[("name", "qemu"), ("type", disk.format), ("cache", "none")])?;
+            empty(w, "source", &[(source, &disk.path)])?;
+            empty(w, "target", &[("dev", "vda"), ("bus", "virtio")])
+        })?;
+    }
+    match guest.network {
+        Network::None => {}
+        Network::Bridge => card(w, "network", guest.mac.as_deref())?,
+        Network::User => card(w, "user", guest.mac.as_deref())?,
+    }
+    empty(w, "controller", &[("type", "usb"), ("model", "none")])?;
+    parent(w, "serial", &[("type", "pty")], |w| {
+        // virtlogd keeps it: it outlives libvirtd
+        let log = format!("/var/log/libvirt/qemu/{}-console.log", guest.name);
+        empty(w, "log", &[("file", &log), ("append", "off")])?;
+        empty(w, "target", &[("type", "isa-serial"), ("port", "0")])
+    })?;
+    parent(w, "console", &[("type", "pty")], |w| {
+        empty(w, "target", &[("type", "serial"), ("port", "0")])
+    })?;
+    empty(w, "audio", &[("id", "1"), ("type", "none")])?;
+    parent(w, "video", &[], |w| empty(w, "model", &[("type", "none")]))?;
+    empty(w, "memballoon", &[("model", "none")])
+}
+
+fn card(w: &mut Xml, kind: &str, mac: Option<&str>) -> Written {
+    parent(w, "interface", &[("type", kind)], |w| {
+        if let Some(mac) = mac {
+            empty(w, "mac", &[("address", mac)])?;
+        }
+        if kind == "network" {
+            empty(w, "source", &[("network", POOL)])?;
+        }
+        empty(w, "model", &[("type", "virtio")])
+    })
+}
+
+/// The node's pool: a folder.
+pub fn pool(path: &Path) -> String {
+    document("pool", &[("type", "dir")], |w| {
+        text(w, "name", POOL)?;
+        parent(w, "target", &[], |w| text(w, "path", &path.to_string_lossy()))
+    })
+}
+
+/// The node's network: a bridge that is there already.
+pub fn network(bridge: &str) -> String {
+    document("network", &[], |w| {
+        text(w, "name", POOL)?;
+        empty(w, "forward", &[("mode", "bridge")])?;
+        empty(w, "bridge", &[("name", bridge)])
+    })
+}
+
+/// MAC addresses of the network cards in a domain's XML; of text that is none, as many as
+/// come before the fault.
+pub fn macs(domain: &str) -> Vec<String> {
+    let mut reader = Reader::from_str(domain);
+    let mut macs = Vec::new();
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag) | Event::Empty(tag)) if tag.name().as_ref() == b"mac" => {
+                if let Ok(Some(address)) = tag.try_get_attribute("address") {
+                    macs.push(String::from_utf8_lossy(&address.value).into_owned());
+                }
+            }
+            Ok(Event::Eof) | Err(_) => return macs,
+            Ok(_) => {}
+        }
+    }
+}
+
+fn document(
+    name: &str,
+    attributes: &[(&str, &str)],
+    inner: impl FnOnce(&mut Xml) -> Written,
+) -> String {
+    let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
+    parent(&mut writer, name, attributes, inner).expect("memory takes all that is written");
+    let mut bytes = writer.into_inner();
+    bytes.push(b'\n');
+    String::from_utf8(bytes).expect("what is written is text")
+}
+
+fn parent(
+    w: &mut Xml,
+    name: &str,
+    attributes: &[(&str, &str)],
+    inner: impl FnOnce(&mut Xml) -> Written,
+) -> Written {
+    let element = w.create_element(name).with_attributes(attributes.iter().copied());
+    element.write_inner_content(inner)?;
+    Ok(())
+}
+
+fn empty(w: &mut Xml, name: &str, attributes: &[(&str, &str)]) -> Written {
+    w.create_element(name).with_attributes(attributes.iter().copied()).write_empty()?;
+    Ok(())
+}
+
+fn text(w: &mut Xml, name: &str, content: &str) -> Written {
+    text_with(w, name, &[], content)
+}
+
+fn text_with(w: &mut Xml, name: &str, attributes: &[(&str, &str)], content: &str) -> Written {
+    let element = w.create_element(name).with_attributes(attributes.iter().copied());
+    element.write_text_content(BytesText::new(content))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::description::tests::web;
+    use crate::guest::GuestRequest;
+
+    #[test]
+    fn macs_of_all_cards_are_found() {
+        let xml = "<domain><devices><interface><mac address='02:4d:49:47:01:0a'/></interface>\
+            <interface><mac address=\"52:54:00:00:00:01\"/></interface></devices></domain>";
+        assert_eq!(macs(xml), ["02:4d:49:47:01:0a", "52:54:00:00:00:01"]);
+        assert_eq!(macs(xml.split("52:").next().unwrap()), ["02:4d:49:47:01:0a"]);
+        assert_eq!(macs("no xml"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn own_mac_is_read_back() {
+        let mac = Some("02:4d:49:47:01:0b".to_owned());
+        let asked = GuestRequest {
+            kernel: Some("/k".to_owned()),
+            network: Network::Bridge,
+            mac: mac.clone(),
+            ..GuestRequest::new("demo")
+        };
+        assert_eq!(macs(&domain(&asked.on(&web()).unwrap())).first(), mac.as_ref());
+    }
+
+    #[test]
+    fn pool_path_is_escaped() {
+        assert!(pool(Path::new("/a&<b>")).contains("<path>/a&amp;&lt;b&gt;</path>"));
+    }
+}
