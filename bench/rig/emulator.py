@@ -11,7 +11,9 @@ several busy kernels with KVM guests finds within minutes:
   halted CPU slept on with one pending in its APIC;
 * in all, as far as known, an SVM guest may get an injected interrupt twice, and FPU
   restores of any CPU may bring back a flag of the first CPU that it is just clearing
-  at the end of its SVM guest: mend.c, preloaded, mends both (docs/testing.md).
+  at the end of its SVM guest: mend.c, preloaded, mends both (docs/testing.md). A
+  QEMU that it does not know is not run: guests would hang now and then, and tests
+  fail for nobody's fault.
 
 images/scripts/fetch-qemu unpacks the backport, with all libraries that it
 needs; it is run through its own loader.
@@ -24,12 +26,15 @@ import subprocess
 from dataclasses import dataclass, field
 
 from rig import accel, paths
+from rig.errors import RigError
 
 MINIMUM = (10, 2)
 HOST_QEMU = "qemu-system-x86_64"
 FETCHED_QEMU = "usr/bin/qemu-system-x86_64"
 LOADER = "lib64/ld-linux-x86-64.so.2"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
+# What mend.c says on stderr when it has done its work.
+MENDED = "qemu-mend: mended"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,33 @@ def version(command: tuple[str, ...]) -> tuple[int, int]:
 
 @functools.cache
 def find() -> Emulator:
-    """The QEMU to run; MINT_RIG_QEMU names another."""
+    """The QEMU to run; MINT_RIG_QEMU names another. Raises RigError if it is emulated, and not mended."""
+    found = _choose()
+    if not accel.use_kvm():
+        check_mended(found)
+    return found
+
+
+def check_mended(emulator: Emulator) -> None:
+    """Raises RigError unless mend.c has found what it mends in this QEMU."""
+    try:
+        done = subprocess.run(
+            [*emulator.command, "--version"],
+            env=os.environ | emulator.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = done.stderr.strip() or f"nothing, exit status {done.returncode}"
+    except OSError as error:
+        said = str(error)
+    if MENDED not in said.splitlines():
+        raise RigError(
+            f"this QEMU's emulator is not mended, and nothing is run on it: {' '.join(emulator.command)}\n"
+            f"it said: {said}\n"
+            "Take another (MINT_RIG_QEMU=...; without it the rig takes one that is known), or teach "
+            "bench/rig/mend.c this one's code (docs/testing.md, \"What QEMU's emulator does wrong\")."
+        )
+
+
+def _choose() -> Emulator:
     mend = () if accel.use_kvm() else ("env", f"LD_PRELOAD={paths.need(paths.QEMU_MEND)}")
     if chosen := os.environ.get("MINT_RIG_QEMU"):
         return Emulator((*mend, chosen))

@@ -5,7 +5,7 @@ One machine is shared by the tests that leave it as they found it: each of
 them is compared, ledger before and after. A test that fails, or that changes
 the ledger, costs the next one a fresh machine.
 
-Outcomes: passed, failed, skipped, and lost: the machine died (QEMU ended).
+Outcomes: passed, failed, and lost: the machine died (QEMU ended).
 Artefacts: build/rig/MACHINE/, and build/rig/failed/TEST/ for each test that
 did not pass.
 """
@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import pytest
 
+from rig import emulator
 from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
 from rig.load import LoadUntilEnd, Ping, check
@@ -72,6 +73,16 @@ class Pool:
         for server in list(self.running):
             self.stop(server)
         self._shared = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A rig that cannot be trusted does not run at all: one reason rather than a hundred failures."""
+    if session.config.option.collectonly:
+        return
+    try:
+        emulator.find()
+    except (RigError, FileNotFoundError) as error:
+        pytest.exit(str(error), returncode=1)
 
 
 @pytest.fixture(scope="session")
