@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bridge of a node's guests: which `ip` commands make it, or why it is not made.
 
+use std::net::Ipv4Addr;
+
 use mint_types::NodeId;
 
 use crate::description::{Description, GuestNetwork};
@@ -71,13 +73,17 @@ fn check_uplink(node: &Description, uplink: &UplinkFacts) -> Result<(), Failure>
 }
 
 /// Lines for `ip -batch`: the guests of the other nodes, by their node's address on mint0.
-pub fn routes(own: NodeId) -> String {
+/// Those follow each other in the order of the nodes' ids, so this node's own address there,
+/// `on_mint0`, tells all.
+pub fn routes(own: NodeId, on_mint0: Ipv4Addr) -> String {
+    let node_0 = u32::from(on_mint0).wrapping_sub(own.as_u32());
     NodeId::all()
         .filter(|&node| node != own)
         .map(|node| {
             let GuestNetwork { address, prefix_bits } = GuestNetwork::of_node(node);
             let [a, b, c, _] = address.octets();
-            format!("route replace {a}.{b}.{c}.0/{prefix_bits} via {} dev mint0\n", node.address())
+            let via = Ipv4Addr::from(node_0.wrapping_add(node.as_u32()));
+            format!("route replace {a}.{b}.{c}.0/{prefix_bits} via {via} dev mint0\n")
         })
         .collect()
 }
@@ -143,11 +149,11 @@ mod tests {
 
     #[test]
     fn routes_go_to_all_other_nodes() {
-        let text = routes(NodeId::new(1).unwrap());
+        let text = routes(NodeId::new(1).unwrap(), Ipv4Addr::new(10, 9, 0, 11));
         assert_eq!(text.lines().count(), 15);
         assert!(!text.contains("10.78.11.0"), "{text}");
         assert!(
-            text.starts_with("route replace 10.78.10.0/24 via 10.77.0.10 dev mint0\n"),
+            text.starts_with("route replace 10.78.10.0/24 via 10.9.0.10 dev mint0\n"),
             "{text}"
         );
     }

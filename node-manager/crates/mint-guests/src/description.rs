@@ -61,8 +61,8 @@ pub struct GuestNetwork {
 impl GuestNetwork {
     /// The network of guests on a node: `10.78.(10+node).1/24`.
     pub fn of_node(node: NodeId) -> Self {
-        let [_, _, _, last] = node.address().octets();
-        Self { address: Ipv4Addr::new(10, 78, last, 1), prefix_bits: 24 }
+        let third = u8::try_from(10 + node.as_u32()).expect("ids of nodes are small");
+        Self { address: Ipv4Addr::new(10, 78, third, 1), prefix_bits: 24 }
     }
 }
 

@@ -2,6 +2,7 @@
 //! What `mint-kvm-config` does: files for libvirt, their check, and the node made so.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::bridge;
@@ -97,9 +98,8 @@ pub fn apply(
             forward.display()
         ))
     })?;
-    let mint0 = tools.run(&["ip", "-4", "-o", "address", "show", "dev", "mint0"], "");
-    if mint0.is_ok_and(|ended| ended.ok && !ended.out.trim().is_empty()) {
-        must(tools, &["ip", "-batch", "-"], &bridge::routes(node.id), || {
+    if let Some(address) = address_on_mint0(tools) {
+        must(tools, &["ip", "-batch", "-"], &bridge::routes(node.id, address), || {
             "cannot set the routes to the other nodes' guests".to_owned()
         })?;
     }
@@ -107,6 +107,13 @@ pub fn apply(
         define(kind, &folder.join(file), tools)?;
     }
     Ok(())
+}
+
+/// This node's own address on mint0, if it has that.
+fn address_on_mint0(tools: &mut dyn Tools) -> Option<Ipv4Addr> {
+    let shown = tools.run(&["ip", "-4", "-o", "address", "show", "dev", "mint0"], "").ok()?;
+    let mut words = shown.out.split_whitespace().skip_while(|&word| word != "inet");
+    words.nth(1).filter(|_| shown.ok)?.split('/').next()?.parse().ok()
 }
 
 /// Defines and starts the pool or network, unless it is there or runs.
