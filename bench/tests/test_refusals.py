@@ -97,6 +97,13 @@ def test_truncated_initrd(pair: Server):
     refused(pair.zero, "initrd_truncated", initrd="/tmp/short")
 
 
+def test_initrd_that_is_no_file(pair: Server):
+    """mintd neither reads without an end nor waits: it answers."""
+    pair.zero.run("mkfifo /tmp/fifo")
+    for path in "/dev/zero", "/tmp/fifo":
+        assert path in refused(pair.zero, "initrd_missing", initrd=path)["message"]
+
+
 def test_kernel_without_mint(pair: Server):
     pair.zero.run("cat >/tmp/vmlinuz-off", stdin=paths.need(paths.kernel("off")).read_bytes())
     refused(pair.zero, "image_no_mint", kernel="/tmp/vmlinuz-off")

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loads and starts a node's image.
 
-use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mint_sys::{SysError, errno_name, sealed_file};
-use mint_types::{NodeId, NodeName, NodeSpec};
+use mint_sys::{SysError, errno_name, sealed_copy};
+use mint_types::{Kind, NodeId, NodeName, NodeSpec};
 use tracing::info;
 
 use crate::bundle::{self, BundleError};
@@ -32,10 +31,13 @@ impl Nodes {
         let cmdline = spec.cmdline.as_ref().unwrap_or(&defaults.cmdline);
         let began = Instant::now();
         progress(&format!("load {} and {}", kernel.display(), initrd.display()));
-        kernel_image::check_kernel(kernel)?;
-        let (image, note) = initrd::check_initrd(initrd)?;
-        if let Some(note) = note {
-            progress(&note);
+        let inventory = self.inventory()?;
+        let blocks = inventory.owned(node, Kind::Memory).count() as u64;
+        let memory_bytes = blocks.saturating_mul(inventory.info.mem_block_bytes);
+        let kernel = kernel_image::check_kernel(kernel, memory_bytes)?;
+        let initrd = initrd::check_initrd(initrd, memory_bytes)?;
+        if let Some(note) = &initrd.note {
+            progress(note);
         }
         let fault = |action, hint, source: Box<dyn std::error::Error + Send + Sync>| {
             OpError::Boot { action, node: label.clone(), hint, left: Vec::new(), source }
@@ -49,10 +51,15 @@ impl Nodes {
                 .bundle
                 .files(node, name)
                 .map_err(|error: BundleError| fault("load", "", error.into()))?;
-            bundle::archive(&files, image.len())
+            bundle::archive(&files, initrd.bytes)
         };
-        let initrd = sealed_file(&[&image, &archive]).map_err(io_fault)?;
-        let kernel = File::open(kernel).map_err(io_fault)?;
+        let mut image = (&initrd.file).take(initrd.bytes);
+        let mut rest = archive.as_slice();
+        let sealed = sealed_copy(&mut [&mut image, &mut rest]).map_err(io_fault)?;
+        if image.limit() > 0 {
+            return Err(io_fault(io::Error::other("the initrd has just become shorter")));
+        }
+        let initrd = sealed;
         self.machine
             .load(node, &kernel, Some(&initrd), cmdline)
             .map_err(|error| fault("load", load_hint(&error), error.into()))?;

@@ -39,7 +39,7 @@ pub trait Bundle: Send + Sync {
 
 /// The archive with these files, all readable by root only. `before` bytes of
 /// initrd come before it, and the kernel wants archives at multiples of 4.
-pub fn archive(files: &[BundleFile], before: usize) -> Vec<u8> {
+pub fn archive(files: &[BundleFile], before: u64) -> Vec<u8> {
     let mut archive = Archive::new();
     let mut folders = vec![String::new()];
     archive.folder("mint", 0o700);
@@ -52,7 +52,8 @@ pub fn archive(files: &[BundleFile], before: usize) -> Vec<u8> {
         }
         archive.file(&format!("mint/{}", file.name), 0o600, &file.data);
     }
-    let mut bytes = vec![0; before.next_multiple_of(4) - before];
+    let padding = before.next_multiple_of(4) - before;
+    let mut bytes: Vec<u8> = (0..padding).map(|_| 0).collect();
     bytes.extend(archive.finish());
     bytes
 }

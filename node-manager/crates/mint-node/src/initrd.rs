@@ -4,14 +4,23 @@
 //! compressed, with zero bytes between them
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-use std::fs;
-use std::io::{self, BufRead, Read};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use mint_types::{Refusal, RefusalCode};
+use mint_types::{Refusal, RefusalCode, format_bytes};
+
+use crate::image_file::{self, FileId, ImageFileError};
 
 const NEWC_HEADER_BYTES: usize = 110;
 const TRAILER: &[u8] = b"TRAILER!!!";
+/// The kernel takes no longer names (PATH_MAX, with the zero byte).
+const NAME_BYTES_MAX: usize = 4096;
+/// Bytes that tell formats apart.
+const MAGIC_BYTES: u64 = 6;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// What is wrong with an initrd.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,37 +28,105 @@ pub enum InitrdFault {
     /// It ends in the middle, or its compressed data are damaged.
     Broken {
         /// Where the damaged part starts, in bytes.
-        at: usize,
+        at: u64,
         /// What the decoder said.
         why: String,
     },
     /// Nothing that the kernel could unpack.
     Unknown {
         /// Where, in bytes.
-        at: usize,
+        at: u64,
     },
+    /// What is in it is more than may be.
+    TooLarge,
 }
 
 /// What the check could not see.
 pub type Note = Option<String>;
 
-/// Checks the file and returns its bytes, which the loader wants next.
+/// What is known of an initrd that passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What the check could not see.
+    pub note: Note,
+    /// All that the kernel unpacks, as far as the check could see.
+    pub unpacked_bytes: u64,
+}
+
+/// An initrd that passed.
+#[derive(Debug)]
+pub struct Initrd {
+    /// The file, at its beginning.
+    pub file: File,
+    /// Its size.
+    pub bytes: u64,
+    /// What the check could not see, with the file's name.
+    pub note: Note,
+}
+
+/// Files that passed: one that did not change is not unpacked again for each step of an
+/// operation. It is the process's, as the files are.
+static PASSED: Passed = Passed(Mutex::new(Vec::new()));
+const PASSED_MAX: usize = 8;
+
+struct Passed(Mutex<Vec<(FileId, Checked)>>);
+
+impl Passed {
+    fn get(&self, id: FileId) -> Option<Checked> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|(known, _)| *known == id).map(|(_, checked)| checked.clone())
+    }
+
+    fn put(&self, id: FileId, checked: &Checked) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() == PASSED_MAX {
+            known.remove(0);
+        }
+        known.push((id, checked.clone()));
+    }
+}
+
+/// Checks the file for a node with so much memory.
 ///
 /// # Errors
-/// With `initrd_missing`, `initrd_truncated` or `initrd_unknown`.
-pub fn check_initrd(path: &Path) -> Result<(Vec<u8>, Note), Refusal> {
+/// With `initrd_missing`, `initrd_truncated`, `initrd_unknown` or `image_too_large`.
+pub fn check_initrd(path: &Path, memory_bytes: u64) -> Result<Initrd, Refusal> {
     let name = path.display();
     let resource = format!("initrd {name}");
-    let bytes = fs::read(path).map_err(|error| {
-        Refusal::new(
+    let too_large = |why: String| {
+        Refusal::new(RefusalCode::ImageTooLarge, &resource, format_args!("initrd {name}: {why}"))
+            .hint("give the node more memory, or it a smaller initrd")
+    };
+    let missing = |error: ImageFileError| match error {
+        ImageFileError::TooLarge { .. } => too_large(error.to_string()),
+        error => Refusal::new(
             RefusalCode::InitrdMissing,
             &resource,
             format_args!("initrd {name} cannot be read: {error}"),
         )
-        .hint("give its path with --initrd")
-    })?;
-    match check_bytes(&bytes) {
-        Ok(note) => Ok((bytes, note.map(|why| format!("initrd {name}: {why}")))),
+        .hint("give the path of a regular file with --initrd"),
+    };
+    let (file, found) = image_file::open(path, memory_bytes).map_err(missing)?;
+    let unpacked_too_large = || {
+        too_large(format!(
+            "unpacked it is more than the memory of the node, {}",
+            format_bytes(memory_bytes)
+        ))
+    };
+    let id = FileId::of(&found);
+    let checked = match PASSED.get(id) {
+        Some(checked) if checked.unpacked_bytes > memory_bytes => Err(InitrdFault::TooLarge),
+        Some(checked) => Ok(checked),
+        None => check(&file, memory_bytes).inspect(|checked| PASSED.put(id, checked)),
+    };
+    let initrd = |checked: Checked| -> io::Result<Initrd> {
+        io::Seek::rewind(&mut &file)?;
+        let note = checked.note.map(|why| format!("initrd {name}: {why}"));
+        Ok(Initrd { file, bytes: found.len(), note })
+    };
+    match checked {
+        Ok(checked) => initrd(checked).map_err(|error| missing(error.into())),
+        Err(InitrdFault::TooLarge) => Err(unpacked_too_large()),
         Err(InitrdFault::Broken { at, why }) => Err(Refusal::new(
             RefusalCode::InitrdTruncated,
             &resource,
@@ -70,34 +147,120 @@ pub fn check_initrd(path: &Path) -> Result<(Vec<u8>, Note), Refusal> {
 /// # Errors
 /// With the first fault.
 pub fn check_bytes(bytes: &[u8]) -> Result<Note, InitrdFault> {
-    let mut at = 0;
+    check(bytes, u64::MAX).map(|checked| checked.note)
+}
+
+/// Reads, and counts how far it came.
+struct Counted<R> {
+    inner: R,
+    at: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.inner.consume(count);
+        self.at += count as u64;
+    }
+}
+
+/// Passes so many bytes and fails at the next one.
+struct Limited<'a, R> {
+    inner: R,
+    left: &'a Cell<u64>,
+    exceeded: &'a Cell<bool>,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        match self.left.get().checked_sub(count as u64) {
+            Some(left) => self.left.set(left),
+            None => {
+                self.exceeded.set(true);
+                return Err(io::Error::other("it is too large"));
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Checks every part of an initrd, piece by piece. All that is in it together may be of so
+/// many bytes.
+///
+/// # Errors
+/// With the first fault.
+pub fn check(source: impl Read, unpacked_max: u64) -> Result<Checked, InitrdFault> {
+    let mut input = Counted { inner: BufReader::with_capacity(BUFFER_BYTES, source), at: 0 };
+    let (left, exceeded) = (Cell::new(unpacked_max), Cell::new(false));
+    let mut note = None;
     let mut parts = 0;
     loop {
-        at += bytes[at..].iter().take_while(|&&byte| byte == 0).count();
-        let rest = &bytes[at..];
-        if rest.is_empty() {
+        let broken = |at| move |why: String| InitrdFault::Broken { at, why };
+        let more = skip_zeros(&mut input).map_err(|error| broken(input.at)(error.to_string()))?;
+        let at = input.at;
+        if !more {
             // an empty file is what a failed copy leaves behind
-            return if parts == 0 { Err(InitrdFault::Unknown { at: 0 }) } else { Ok(None) };
+            if parts == 0 {
+                return Err(InitrdFault::Unknown { at: 0 });
+            }
+            break;
         }
-        let broken = |why: String| InitrdFault::Broken { at, why };
-        if rest.starts_with(b"07070") {
-            at += skip_cpio(rest).map_err(broken)?;
-        } else if rest.starts_with(&[0x1f, 0x8b]) {
-            let mut reader = rest;
-            let data = gunzip(&mut reader).map_err(|error| broken(error.to_string()))?;
-            check_archives(&data).map_err(broken)?;
-            at += rest.len() - reader.len();
-        } else if rest.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-            let mut reader = rest;
-            let data = unzstd(&mut reader).map_err(|error| broken(error.to_string()))?;
-            check_archives(&data).map_err(broken)?;
-            at += rest.len() - reader.len();
-        } else if let Some(format) = other_format(rest) {
-            return Ok(Some(format!("{format} data are not checked for truncation")));
+        let mut magic = Vec::new();
+        (&mut input)
+            .take(MAGIC_BYTES)
+            .read_to_end(&mut magic)
+            .map_err(|error| broken(at)(error.to_string()))?;
+        let mut part = magic.as_slice().chain(&mut input);
+        let limit = |inner| BufReader::new(Limited { inner, left: &left, exceeded: &exceeded });
+        let result = if magic.starts_with(b"07070") {
+            skip_cpio(&mut Limited { inner: &mut part, left: &left, exceeded: &exceeded })
+        } else if magic.starts_with(&[0x1f, 0x8b]) {
+            let decoder: Box<dyn Read> = Box::new(flate2::bufread::GzDecoder::new(&mut part));
+            check_archives(&mut limit(decoder))
+        } else if magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            ruzstd::decoding::StreamingDecoder::new(&mut part)
+                .map_err(|error| error.to_string())
+                .and_then(|decoder| check_archives(&mut limit(Box::new(decoder))))
+        } else if let Some(format) = other_format(&magic) {
+            note = Some(format!("{format} data are not checked for truncation"));
+            break;
         } else {
             return Err(InitrdFault::Unknown { at });
+        };
+        if exceeded.get() {
+            return Err(InitrdFault::TooLarge);
         }
+        result.map_err(broken(at))?;
         parts += 1;
+    }
+    Ok(Checked { note, unpacked_bytes: unpacked_max - left.get() })
+}
+
+/// Whether anything comes after the zero bytes that come.
+fn skip_zeros(input: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let buffer = input.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(false);
+        }
+        let zeros = buffer.iter().take_while(|&&byte| byte == 0).count();
+        let more = zeros < buffer.len();
+        input.consume(zeros);
+        if more {
+            return Ok(true);
+        }
     }
 }
 
@@ -114,58 +277,55 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
     .find_map(|(magic, name)| bytes.starts_with(magic).then_some(name))
 }
 
-fn gunzip(reader: &mut &[u8]) -> io::Result<Vec<u8>> {
-    let mut data = Vec::new();
-    flate2::bufread::GzDecoder::new(reader as &mut dyn BufRead).read_to_end(&mut data)?;
-    Ok(data)
-}
-
-fn unzstd(reader: &mut &[u8]) -> io::Result<Vec<u8>> {
-    let mut data = Vec::new();
-    let mut decoder = ruzstd::decoding::StreamingDecoder::new(reader).map_err(io::Error::other)?;
-    decoder.read_to_end(&mut data)?;
-    Ok(data)
-}
-
 /// Decompressed data: one archive or more, zero bytes between and after.
-fn check_archives(data: &[u8]) -> Result<(), String> {
-    let mut at = 0;
-    loop {
-        at += data[at..].iter().take_while(|&&byte| byte == 0).count();
-        if at == data.len() {
-            return if at == 0 { Err("it is empty".into()) } else { Ok(()) };
-        }
-        at += skip_cpio(&data[at..])?;
+fn check_archives(input: &mut impl BufRead) -> Result<(), String> {
+    let mut archives = 0;
+    while skip_zeros(input).map_err(|error| error.to_string())? {
+        skip_cpio(input)?;
+        archives += 1;
     }
+    if archives == 0 { Err("it is empty".into()) } else { Ok(()) }
 }
 
-/// Length of the cpio archive (newc) that the bytes start with.
-fn skip_cpio(bytes: &[u8]) -> Result<usize, String> {
-    let mut at = 0usize;
-    let ends_early = || "the cpio archive ends early".to_owned();
+/// Reads the cpio archive (newc) that comes.
+fn skip_cpio(input: &mut impl Read) -> Result<(), String> {
+    let damaged = || "a cpio header is damaged".to_owned();
+    let told = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the cpio archive ends early".to_owned(),
+        _ => error.to_string(),
+    };
     loop {
-        let header = bytes.get(at..at + NEWC_HEADER_BYTES).ok_or_else(ends_early)?;
+        let mut header = [0; NEWC_HEADER_BYTES];
+        input.read_exact(&mut header).map_err(told)?;
         if !header.starts_with(b"070701") && !header.starts_with(b"070702") {
-            return Err("a cpio header is damaged".into());
+            return Err(damaged());
         }
         let field = |index: usize| -> Result<usize, String> {
             let digits = &header[6 + 8 * index..14 + 8 * index];
             std::str::from_utf8(digits)
                 .ok()
                 .and_then(|digits| usize::from_str_radix(digits, 16).ok())
-                .ok_or_else(|| "a cpio header is damaged".to_owned())
+                .ok_or_else(damaged)
         };
         let (file_bytes, name_bytes) = (field(6)?, field(11)?);
-        let name_at = at + NEWC_HEADER_BYTES;
-        let name = bytes.get(name_at..name_at + name_bytes).ok_or_else(ends_early)?;
-        let data_at = (name_at + name_bytes).next_multiple_of(4);
+        if name_bytes > NAME_BYTES_MAX {
+            return Err(damaged());
+        }
+        let mut name = vec![0; name_bytes];
+        input.read_exact(&mut name).map_err(told)?;
+        let end = NEWC_HEADER_BYTES + name_bytes;
+        let padding = end.next_multiple_of(4) - end;
         if name.strip_suffix(b"\0") == Some(TRAILER) {
-            return Ok(data_at.min(bytes.len()));
+            // the end of the file may be the end of the padding
+            io::copy(&mut input.take(padding as u64), &mut io::sink()).map_err(told)?;
+            return Ok(());
         }
-        if bytes.len() < data_at + file_bytes {
-            return Err(ends_early());
+        let skipped = (padding + file_bytes) as u64;
+        if io::copy(&mut input.take(skipped), &mut io::sink()).map_err(told)? < skipped {
+            return Err(told(io::ErrorKind::UnexpectedEof.into()));
         }
-        at = (data_at + file_bytes).next_multiple_of(4);
+        let padding = (file_bytes.next_multiple_of(4) - file_bytes) as u64;
+        io::copy(&mut input.take(padding), &mut io::sink()).map_err(told)?;
     }
 }
 
@@ -222,6 +382,64 @@ mod tests {
     fn formats_that_are_not_decoded_are_told() {
         let note = check_bytes(b"\xfd7zXZ\0abc").unwrap().unwrap();
         assert!(note.contains("xz"), "{note}");
+    }
+
+    #[test]
+    fn content_is_limited_however_small_it_is_packed() {
+        let mut large = Archive::new();
+        large.file("zeros", 0o644, &vec![0; 1 << 20]);
+        let large = large.finish();
+        for packed in [gzip(&large), zstd(&large), large.clone()] {
+            let all = large.len() as u64;
+            assert_eq!(check(packed.as_slice(), all).unwrap().unpacked_bytes, all);
+            assert_eq!(check(packed.as_slice(), all - 1), Err(InitrdFault::TooLarge));
+            // parts count together
+            let twice = [packed.clone(), packed].concat();
+            assert_eq!(check(twice.as_slice(), 2 * all - 1), Err(InitrdFault::TooLarge));
+            assert_eq!(check(twice.as_slice(), 2 * all).unwrap().unpacked_bytes, 2 * all);
+        }
+    }
+
+    /// Pieces as a slow pipe gives them.
+    struct Bytewise<'a>(&'a [u8]);
+
+    impl Read for Bytewise<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = buffer.len().min(1);
+            self.0.read(&mut buffer[..count])
+        }
+    }
+
+    #[test]
+    fn check_does_not_depend_on_how_the_bytes_come() {
+        let mut all = gzip(&archive());
+        all.extend([0; 5]);
+        all.extend(zstd(&archive()));
+        all.extend(archive());
+        assert_eq!(check(Bytewise(&all), u64::MAX), check(all.as_slice(), u64::MAX));
+        let half = &all[..all.len() - 100];
+        assert_eq!(check(Bytewise(half), u64::MAX), check(half, u64::MAX));
+        assert!(check(half, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn file_is_unpacked_once_and_again_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("initrd");
+        let id = || FileId::of(&std::fs::metadata(&path).unwrap());
+        std::fs::write(&path, gzip(&archive())).unwrap();
+        assert_eq!(PASSED.get(id()), None);
+        let initrd = check_initrd(&path, 1 << 30).unwrap();
+        assert!(PASSED.get(id()).is_some());
+        let mut bytes = Vec::new();
+        (&initrd.file).read_to_end(&mut bytes).unwrap();
+        assert!(bytes == gzip(&archive()) && bytes.len() as u64 == initrd.bytes);
+        // what is known of it counts for a smaller node, too
+        let code = |memory: u64| check_initrd(&path, memory).unwrap_err().code;
+        assert_eq!(code(archive().len() as u64 - 1), RefusalCode::ImageTooLarge);
+        assert_eq!(code(10), RefusalCode::ImageTooLarge);
+        std::fs::write(&path, &gzip(&archive())[..50]).unwrap();
+        assert_eq!(code(1 << 30), RefusalCode::InitrdTruncated);
     }
 
     proptest! {

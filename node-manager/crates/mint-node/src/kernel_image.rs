@@ -4,16 +4,24 @@
 //! not happen. Offsets are those of Documentation/arch/x86/boot.rst.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use mint_types::{Refusal, RefusalCode};
+
+use crate::image_file::{self, ImageFileError};
 
 /// Older protocols have no `kernel_info`.
 const BOOT_PROTOCOL_MIN: u16 = 0x020f;
 /// `xloadflags`: the kernel has the 64-bit entry point, and may sit above 4 GiB.
 const XLF_64BIT_ENTRY: u16 = 1 << 0;
-const SECTOR_BYTES: usize = 512;
+const SECTOR_BYTES: u64 = 512;
+/// Of the header, what is looked at.
+const HEADER_BYTES: usize = 0x26c;
+/// Of `kernel_info` with its variable data, what is looked at.
+const INFO_BYTES_MAX: usize = 4096;
+const NO_MARK: ImageFault = ImageFault::NoMint("it carries no Mint mark");
 /// What a kernel that can be a node begins its `kernel_info` data with.
 const MINT_MAGIC: &[u8; 4] = b"MINT";
 
@@ -33,23 +41,33 @@ pub enum ImageFault {
     NoMint(&'static str),
 }
 
-/// Checks the file; the refusal names it and says what to do.
+/// Checks the file for a node with so much memory, and returns it; the refusal names it and
+/// says what to do.
 ///
 /// # Errors
-/// With `image_missing`, `image_not_kernel`, `image_truncated` or
-/// `image_no_mint`.
-pub fn check_kernel(path: &Path) -> Result<(), Refusal> {
+/// With `image_missing`, `image_not_kernel`, `image_truncated`, `image_no_mint` or
+/// `image_too_large`.
+pub fn check_kernel(path: &Path, memory_bytes: u64) -> Result<File, Refusal> {
     let name = path.display();
     let resource = format!("kernel {name}");
-    let bytes = read_file(path).map_err(|error| {
-        Refusal::new(
+    let missing = |error: ImageFileError| match error {
+        ImageFileError::TooLarge { .. } => Refusal::new(
+            RefusalCode::ImageTooLarge,
+            &resource,
+            format_args!("kernel {name}: {error}"),
+        )
+        .hint("give the node more memory"),
+        error => Refusal::new(
             RefusalCode::ImageMissing,
             &resource,
             format_args!("kernel {name} cannot be read: {error}"),
         )
-        .hint("give the path of a bzImage with --kernel")
-    })?;
-    check_bytes(&bytes).map_err(|fault| match fault {
+        .hint("give the path of a bzImage with --kernel"),
+    };
+    let (file, found) = image_file::open(path, memory_bytes).map_err(missing)?;
+    let read = |at, buffer: &mut [u8]| file.read_at(buffer, at);
+    let checked = check(found.len(), read).map_err(|error| missing(error.into()))?;
+    checked.map_err(|fault| match fault {
         ImageFault::NotKernel(why) => Refusal::new(
             RefusalCode::ImageNotKernel,
             &resource,
@@ -70,17 +88,8 @@ pub fn check_kernel(path: &Path) -> Result<(), Refusal> {
             format_args!("kernel {name} cannot be a node: {why}"),
         )
         .hint("build it with CONFIG_MINT=y"),
-    })
-}
-
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    })?;
+    Ok(file)
 }
 
 /// Checks an image in memory.
@@ -88,45 +97,84 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// With the first fault that is found.
 pub fn check_bytes(bytes: &[u8]) -> Result<(), ImageFault> {
-    let header_end = 0x26c;
-    if bytes.get(0x202..0x206) != Some(b"HdrS") || bytes.get(0x1fe..0x200) != Some(&[0x55, 0xaa]) {
+    let read = |at: u64, buffer: &mut [u8]| {
+        let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    };
+    check(bytes.len() as u64, read).expect("a slice can be read")
+}
+
+/// Checks an image of so many bytes, of which it reads two small parts.
+fn check(
+    bytes: u64,
+    read: impl Fn(u64, &mut [u8]) -> io::Result<usize>,
+) -> io::Result<Result<(), ImageFault>> {
+    let part = |at: u64, length: usize| -> io::Result<Vec<u8>> {
+        let mut part = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            match read(at.saturating_add(filled as u64), &mut part[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        part.truncate(filled);
+        Ok(part)
+    };
+    let header = part(0, HEADER_BYTES)?;
+    let info_at = match check_header(&header, bytes) {
+        Ok(info_at) => info_at,
+        Err(fault) => return Ok(Err(fault)),
+    };
+    Ok(check_info(&part(info_at, INFO_BYTES_MAX)?))
+}
+
+/// The header, of an image of so many bytes: where its `kernel_info` is.
+fn check_header(header: &[u8], bytes: u64) -> Result<u64, ImageFault> {
+    if header.get(0x202..0x206) != Some(b"HdrS") || header.get(0x1fe..0x200) != Some(&[0x55, 0xaa])
+    {
         return Err(ImageFault::NotKernel("it has no Linux boot header"));
     }
-    if bytes.len() < header_end {
-        return Err(ImageFault::Truncated {
-            expected: header_end as u64,
-            found: bytes.len() as u64,
-        });
+    if header.len() < HEADER_BYTES {
+        let expected = HEADER_BYTES as u64;
+        return Err(ImageFault::Truncated { expected, found: header.len() as u64 });
     }
     // boot.rst: 0 stands for 4, for historical reasons
-    let setup_sects = match bytes[0x1f1] {
+    let setup_sects = match header[0x1f1] {
         0 => 4,
-        sectors => usize::from(sectors),
+        sectors => u64::from(sectors),
     };
     let setup_bytes = (setup_sects + 1) * SECTOR_BYTES;
-    let code_bytes = u64::from(u32_at(bytes, 0x1f4).unwrap_or(0)) * 16;
-    let expected = setup_bytes as u64 + code_bytes;
-    if (bytes.len() as u64) < expected {
-        return Err(ImageFault::Truncated { expected, found: bytes.len() as u64 });
+    let code_bytes = u64::from(u32_at(header, 0x1f4).unwrap_or(0)) * 16;
+    let expected = setup_bytes + code_bytes;
+    if bytes < expected {
+        return Err(ImageFault::Truncated { expected, found: bytes });
     }
-    if u16_at(bytes, 0x206).unwrap_or(0) < BOOT_PROTOCOL_MIN {
+    if u16_at(header, 0x206).unwrap_or(0) < BOOT_PROTOCOL_MIN {
         return Err(ImageFault::NoMint("its boot protocol is older than 2.15"));
     }
-    if u16_at(bytes, 0x236).unwrap_or(0) & XLF_64BIT_ENTRY == 0 {
+    if u16_at(header, 0x236).unwrap_or(0) & XLF_64BIT_ENTRY == 0 {
         return Err(ImageFault::NoMint("it has no 64-bit entry point"));
     }
-    if bytes[0x234] == 0 {
+    if header[0x234] == 0 {
         return Err(ImageFault::NoMint("it is not relocatable"));
     }
-    let no_mark = || ImageFault::NoMint("it carries no Mint mark");
-    let info_at = usize::try_from(u32_at(bytes, 0x268).unwrap_or(0)).map_err(|_| no_mark())?;
-    let info = bytes.get(setup_bytes + info_at..).filter(|info| info.starts_with(b"LToP"));
-    let info = info.filter(|_| info_at != 0).ok_or_else(no_mark)?;
-    let fixed = usize::try_from(u32_at(info, 4).unwrap_or(0)).map_err(|_| no_mark())?;
-    let total = usize::try_from(u32_at(info, 8).unwrap_or(0)).map_err(|_| no_mark())?;
-    match info.get(fixed..total) {
+    match u32_at(header, 0x268).unwrap_or(0) {
+        0 => Err(NO_MARK),
+        info_at => Ok(setup_bytes + u64::from(info_at)),
+    }
+}
+
+fn check_info(info: &[u8]) -> Result<(), ImageFault> {
+    if !info.starts_with(b"LToP") {
+        return Err(NO_MARK);
+    }
+    let field = |at| u32_at(info, at).and_then(|value| usize::try_from(value).ok()).unwrap_or(0);
+    match info.get(field(4)..field(8)) {
         Some(data) if data.starts_with(MINT_MAGIC) => Ok(()),
-        _ => Err(no_mark()),
+        _ => Err(NO_MARK),
     }
 }
 
@@ -141,7 +189,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// A file that passes as a kernel with the Mint mark, for tests.
 #[cfg(any(test, feature = "fake"))]
 pub fn pretend_kernel() -> Vec<u8> {
-    let setup_bytes = 2 * SECTOR_BYTES;
+    let setup_bytes = 1024;
     let mut image = vec![0; setup_bytes + 4096];
     image[0x1f1] = 1;
     image[0x1f4..0x1f8].copy_from_slice(&(4096u32 / 16).to_le_bytes());
@@ -181,6 +229,20 @@ mod tests {
         let short = &image[..image.len() - 1];
         assert_eq!(check_bytes(short), Err(ImageFault::Truncated { expected: 5120, found: 5119 }));
         assert!(matches!(check_bytes(&image[..0x210]), Err(ImageFault::Truncated { .. })));
+    }
+
+    #[test]
+    fn of_a_large_file_little_is_read_and_of_others_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bzImage");
+        std::fs::write(&path, pretend_kernel()).unwrap();
+        check_kernel(&path, 1 << 20).unwrap();
+        let code = |path: &Path, memory| check_kernel(path, memory).unwrap_err().code;
+        assert_eq!(code(&path, 5119), RefusalCode::ImageTooLarge);
+        // more than any machine has
+        File::options().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
+        check_kernel(&path, 1 << 42).unwrap();
+        assert_eq!(code(Path::new("/dev/zero"), u64::MAX), RefusalCode::ImageMissing);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod doctor;
 pub mod fake;
 pub mod files;
 pub mod host;
+mod image_file;
 pub mod initrd;
 pub mod inventory;
 pub mod journal;

@@ -208,6 +208,7 @@ fn description_outlives_resizes_and_starts() {
     resize(&mut nodes, &cpus("5")).unwrap();
     for block in nodes.inventory().unwrap().owned(one(), Kind::Memory) {
         Machine::release(&*fake, block.key, one(), false).unwrap();
+        Machine::claim(&*fake, block.key, one(), false).unwrap();
     }
     nodes.start("web", None, &quiet).unwrap();
 }

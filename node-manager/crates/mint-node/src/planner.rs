@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mint_sys::SysError;
 use mint_types::{
-    Bdf, BlockPages, Kind, NodeId, NodeSpec, PagesOfKind, Plan, Refusal, RefusalCode, ResState,
-    Resource, ResourceKey, Step,
+    Bdf, BlockPages, Kind, MemoryRequest, NodeId, NodeSpec, PagesOfKind, Plan, Refusal,
+    RefusalCode, ResState, Resource, ResourceKey, Step,
 };
 
 use crate::config::Config;
@@ -490,14 +490,24 @@ impl Planner<'_> {
     }
 
     fn images(&self, draft: &mut Draft, spec: &NodeSpec) {
+        // in whole blocks, as it gets it
+        let blocks = |request: &MemoryRequest| {
+            request.bytes.div_ceil(self.inventory.info.mem_block_bytes.max(1))
+        };
+        let blocks = spec.memory.iter().map(blocks).fold(0, u64::saturating_add);
+        // a node without memory is refused for that
+        let memory_bytes = match blocks {
+            0 => u64::MAX,
+            blocks => blocks.saturating_mul(self.inventory.info.mem_block_bytes),
+        };
         if spec.start || spec.kernel.is_some() {
             let kernel = spec.kernel.as_ref().unwrap_or(&self.config.node.kernel);
-            draft.refusals.extend(kernel_image::check_kernel(kernel).err());
+            draft.refusals.extend(kernel_image::check_kernel(kernel, memory_bytes).err());
         }
         if spec.start || spec.initrd.is_some() {
             let initrd = spec.initrd.as_ref().unwrap_or(&self.config.node.initrd);
-            match initrd::check_initrd(initrd) {
-                Ok((_, note)) => draft.notes.extend(note),
+            match initrd::check_initrd(initrd, memory_bytes) {
+                Ok(initrd) => draft.notes.extend(initrd.note),
                 Err(refusal) => draft.refusals.push(refusal),
             }
         }

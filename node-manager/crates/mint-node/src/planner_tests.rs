@@ -5,7 +5,7 @@ use super::*;
 use crate::fake::{BLOCK_BYTES, FakeMachine, POOL1};
 use crate::planner_memory::choose_blocks;
 
-use mint_types::{CpuSet, MemoryRequest};
+use mint_types::CpuSet;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -162,6 +162,31 @@ fn cores_by_count_leave_the_boot_core_alone() {
     assert_eq!(cpus.to_string(), "1-2");
     spec.cpu_count = Some(3);
     assert_eq!(codes(plan_of(&spec)), [RefusalCode::CpuShort]);
+}
+
+#[test]
+fn image_that_is_no_file_or_too_large_for_the_node_is_refused() {
+    let images = Images::new();
+    let fake = FakeMachine::new();
+    let mut spec = images.spec("web");
+    for device in ["/dev/zero", "/"] {
+        spec.kernel = Some(device.into());
+        spec.initrd = Some(device.into());
+        let codes = codes(plan(&fake, &spec));
+        assert_eq!(codes, [RefusalCode::ImageMissing, RefusalCode::InitrdMissing]);
+    }
+    let mut spec = images.spec("web");
+    spec.memory = vec!["1M".parse().unwrap()];
+    let grow = |path: &PathBuf, bytes| {
+        std::fs::File::options().write(true).open(path).unwrap().set_len(bytes).unwrap();
+    };
+    // it gets a whole block
+    grow(&images.kernel, BLOCK_BYTES);
+    plan(&fake, &spec).unwrap();
+    grow(&images.initrd, BLOCK_BYTES + 1);
+    grow(&images.kernel, BLOCK_BYTES + 1);
+    let codes = codes(plan(&fake, &spec));
+    assert_eq!(codes, [RefusalCode::ImageTooLarge, RefusalCode::ImageTooLarge]);
 }
 
 #[test]

@@ -20,6 +20,6 @@ pub mod uapi;
 pub use device::{ConsoleChunk, Device, Event, KillReport, MoveFailure};
 pub use error::{SysError, errno_name};
 pub use kexec::{load_node_image, unload_node_image};
-pub use memfd::sealed_file;
+pub use memfd::{sealed_copy, sealed_file};
 pub use process::kill_process_group;
 pub use reboot::leave_machine;

@@ -2,7 +2,7 @@
 //! Files that exist in memory only.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A file with these parts in sequence, open for reading only and with no name
@@ -12,6 +12,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// # Errors
 /// When memory or `/proc` is missing.
 pub fn sealed_file(parts: &[&[u8]]) -> io::Result<File> {
+    let mut parts: Vec<&[u8]> = parts.to_vec();
+    let mut readers: Vec<&mut dyn Read> = Vec::new();
+    for part in &mut parts {
+        readers.push(part);
+    }
+    sealed_copy(&mut readers)
+}
+
+/// The same, of parts that are read to their ends.
+///
+/// # Errors
+/// When a part cannot be read, memory or `/proc` is missing.
+pub fn sealed_copy(parts: &mut [&mut dyn Read]) -> io::Result<File> {
     // SAFETY: the name is a NUL-terminated constant.
     let fd = unsafe { libc::memfd_create(c"mint-initrd".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
@@ -20,7 +33,7 @@ pub fn sealed_file(parts: &[&[u8]]) -> io::Result<File> {
     // SAFETY: `fd` was just returned by the kernel and nobody else has it.
     let mut file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     for part in parts {
-        file.write_all(part)?;
+        io::copy(part, &mut file)?;
     }
     // The kernel refuses to load from a file that somebody could write to.
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -29,7 +42,7 @@ pub fn sealed_file(parts: &[&[u8]]) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::Write;
 
     #[test]
     fn parts_follow_each_other_and_cannot_be_written() {

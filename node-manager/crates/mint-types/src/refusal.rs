@@ -39,6 +39,7 @@ pub enum RefusalCode {
     ImageNotKernel,
     ImageTruncated,
     ImageNoMint,
+    ImageTooLarge,
     InitrdMissing,
     InitrdTruncated,
     InitrdUnknown,

@@ -18,7 +18,7 @@ use mint_api::{
 use mint_node::fake::FakeMachine;
 use mint_node::{Config, kernel_image};
 use mint_sys::Event;
-use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode, RestartPolicy};
+use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode, ResourceKey, RestartPolicy};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -575,8 +575,8 @@ fn node_without_a_description_is_started_with_default_images_only_if_asked_for()
     test(async || {
         let one = NodeId::new(1).unwrap();
         let fake = FakeMachine::new()
-            .with_node(1, "web", &[mint_types::ResourceKey::cpu(3)])
-            .with_node(2, "db", &[mint_types::ResourceKey::cpu(4)]);
+            .with_node(1, "web", &[ResourceKey::cpu(3), ResourceKey::memory(16)])
+            .with_node(2, "db", &[ResourceKey::cpu(4)]);
         let daemon = Daemon::start(fake).await;
         let state = || mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap().state;
         let refused = async |path: &str| {
