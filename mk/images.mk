@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Node and guest images, and the disk that the rig's machines boot from.
+# Node and guest images, and the disk that the rig's machines boot from: the product's
+# layers and the rig's own.
 
 IMAGES_OUT := $(BUILD)/images
 # What the node image is made of besides itself. IMAGES_ONLY=1 takes them as
@@ -9,7 +10,7 @@ IMAGES_PARTS := $(if $(IMAGES_ONLY),,kernel kexec rust)
 .PHONY: images images-check FORCE
 .PHONY: $(IMAGES_PARTS)
 
-images: $(IMAGES_OUT)/disk-base.raw $(BUILD)/qemu ## build the node image, the guest image and the rig's disk
+images: $(IMAGES_OUT)/rig-disk.raw $(BUILD)/qemu ## build the node image, the guest image and the rig's disk
 
 $(IMAGES_OUT)/node.squashfs: images/scripts/build-node images/scripts/check-libraries images/scripts/trixie-sources images/node/finish $(wildcard images/packages/*)
 	@images/scripts/build-node $@
@@ -39,8 +40,12 @@ $(IMAGES_OUT)/capabilities.xml: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.i
 $(IMAGES_OUT)/mint.squashfs: $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd $(IMAGES_OUT)/fio FORCE | $(IMAGES_OUT)/capabilities.xml $(IMAGES_PARTS)
 	@images/scripts/build-tools-layer $(BUILD) $@
 
-$(IMAGES_OUT)/disk-base.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs images/scripts/build-disk
-	@images/scripts/build-disk $< $(word 2,$^) $@
+# The same: what only the rig's disks have.
+$(IMAGES_OUT)/rig.squashfs: FORCE | rig-agent $(IMAGES_PARTS)
+	@images/scripts/build-rig-layer $(BUILD) $@
 
-images-check: $(if $(IMAGES_ONLY),,rust) $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/node.initrd $(IMAGES_OUT)/guest.initrd ## check the images and the KVM host configuration
+$(IMAGES_OUT)/rig-disk.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs $(IMAGES_OUT)/rig.squashfs images/scripts/build-disk images/scripts/disk.sh
+	@images/scripts/build-disk $< $(word 2,$^) $(word 3,$^) $@
+
+images-check: $(if $(IMAGES_ONLY),,rust) $(addprefix $(IMAGES_OUT)/,node.squashfs node.initrd guest.initrd fio) rig-agent ## check the images and the KVM host configuration
 	@$(PYTHON) -m pytest -q -p no:cacheprovider images/tests kvm-host-config/tests

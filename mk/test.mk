@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak bench demo up sh exec down
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
-# The images carry it: tools layer and tiny initrds.
+# The rig's layer carries it, and tiny initrds.
 rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold
 
-$(BUILD)/images/capabilities.xml $(BUILD)/images/mint.squashfs: | rig-agent
+$(BUILD)/images/capabilities.xml: | rig-agent
 
 $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
 	@mkdir -p $(@D)

@@ -46,19 +46,21 @@ def test_initrds_are_the_same_bytes_when_built_again(tmp_path):
 
 
 def test_disk_is_the_same_bytes_when_built_again(tmp_path):
-    for name in ("node", "tools"):
+    for name in ("node", "tools", "rig"):
         (tmp_path / name).write_bytes(name.encode() * 1000)
     env = {**os.environ, "MINT_UPPER_MIB": "64"}
     for number in (1, 2):
-        run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / f"disk{number}", env=env)
+        run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / "rig",
+            tmp_path / f"disk{number}", env=env)
     assert digest(tmp_path / "disk1") == digest(tmp_path / "disk2")
 
 
-def test_disk_has_the_three_labels_and_what_they_hold(tmp_path):
+def test_rigs_disk_has_four_labels_and_what_they_hold(tmp_path):
     (tmp_path / "node").write_bytes(b"n" * 3_000_000)
     (tmp_path / "tools").write_bytes(b"t" * 10)
+    (tmp_path / "rig").write_bytes(b"r" * 10)
     disk = tmp_path / "disk"
-    run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", disk,
+    run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / "rig", disk,
         env={**os.environ, "MINT_UPPER_MIB": "64"})
     parts = {}
     sfdisk = "/usr/sbin/sfdisk" if Path("/usr/sbin/sfdisk").exists() else "/sbin/sfdisk"
@@ -66,10 +68,11 @@ def test_disk_has_the_three_labels_and_what_they_hold(tmp_path):
         if line.startswith(str(disk)):
             fields = dict(f.strip().split("=", 1) for f in line.split(" : ", 1)[1].split(",") if "=" in f)
             parts[fields["name"].strip('"')] = (int(fields["start"]) * 512, int(fields["size"]) * 512)
-    assert set(parts) == {"mint-node", "mint-tools", "mint-upper"}
+    assert set(parts) == {"mint-node", "mint-tools", "mint-site", "mint-upper"}
     data = disk.read_bytes()
     assert data[parts["mint-node"][0]:][:3_000_000] == b"n" * 3_000_000
     assert data[parts["mint-tools"][0]:][:10] == b"t" * 10
+    assert data[parts["mint-site"][0]:][:10] == b"r" * 10
     upper = parts["mint-upper"][0]
     assert data[upper + 1024 + 56:][:2] == b"\x53\xef", "ext4's magic number"
     assert data[upper + 1024 + 120:][:10] == b"mint-upper"
