@@ -39,7 +39,10 @@ rig-check: rig-agent ## the rig's own tests, without a machine
 
 # Scenarios want kernels that the images do not carry, too.
 RIG_PARTS := images kernel-off kernel-stock rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
-PYTEST := $(RIG) -m pytest --durations=10 --junitxml=$(BUILD)/rig/results.xml bench/tests
+# Each run keeps its own results, for `make evidence`: the rule's name says which it is.
+RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
+PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \
+	--junitxml=$(BUILD)/rig/results-$(RUN_NAME)$(if $(T),.part).xml bench/tests
 
 # Not expanded by make: what the shell of the node is to see.
 ifdef CMD
@@ -75,6 +78,9 @@ test-debug: ## all scenarios on kernels with lockdep, then on ones with KASAN
 
 test-lockdep test-kasan test-server: test-%: $(RIG_PARTS) kernel-% ## all scenarios on such kernels; server: Debian's configuration, as kernel-deb packs it
 	@MINT_RIG_FLAVOUR=$* $(PYTEST) $(if $(T),-k '$(T)')
+
+evidence: | setup ## docs/evidence.md: what was run on the rig, and how it ended
+	@$(RIG) bench/evidence.py
 
 bench: images ## the figures of the README: node start, cost, mint0
 	@$(RIG) bench/figures.py
