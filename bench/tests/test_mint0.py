@@ -45,6 +45,9 @@ def test_mac_and_address_follow_the_node_id(pair: Server):
 def test_ssh_from_node1_to_node2(pair: Server):
     """Login without a question, and the key is known: no first-time prompt is needed."""
     assert pair.one.out("ssh -o BatchMode=yes node2 hostname") == pair.two.out("hostname")
+    # Nobody put anything into root's own files for that.
+    for node in pair.one, pair.two:
+        assert node.run("cat /root/.ssh/config /root/.ssh/authorized_keys", check=False).out == ""
 
 
 def test_one_gib_over_tcp_checksummed_while_node0_is_busy(pair: Server):

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mint_types::{Bdf, BlockPages, Load, PagesOfKind};
+use mint_types::{Bdf, BlockPages, Load, PagesOfKind, is_driver_name};
 
 /// What is said of a disk whose user cannot be named.
 const HELD: &str = "is held by a file system or another exclusive user";
@@ -310,6 +310,10 @@ impl Host for SysHost {
             return Ok(());
         }
         let file = match driver {
+            Some(driver) if !is_driver_name(driver) => {
+                let why = format!("{driver:?} is no name of a driver");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
             Some(driver) => self.root.join(format!("sys/bus/pci/drivers/{driver}/bind")),
             None => self.root.join("sys/bus/pci/drivers_probe"),
         };
@@ -351,6 +355,28 @@ mod tests {
         symlink(port.join(DISK), root.join("sys/bus/pci/devices").join(DISK)).unwrap();
         let host = SysHost::new(root);
         (folder, host)
+    }
+
+    #[test]
+    fn driver_is_bound_and_nothing_outside_of_its_folder_is_written() {
+        let (folder, host) = tree();
+        let bdf: Bdf = "0000:03:00.0".parse().unwrap();
+        let root = folder.path();
+        for place in ["sys/bus/pci/drivers/e1000e", "sys/bus/pci/drivers", "tmp", "sys"] {
+            fs::create_dir_all(root.join(place)).unwrap();
+            fs::write(root.join(place).join("bind"), "").unwrap();
+        }
+        let wrote = |place: &str| fs::read_to_string(root.join(place).join("bind")).unwrap();
+        host.bind(bdf, Some("e1000e")).unwrap();
+        assert_eq!(wrote("sys/bus/pci/drivers/e1000e"), bdf.to_string());
+        let absolute = root.join("tmp").display().to_string();
+        for bad in ["../../../../tmp", "..", ".", "", "e1000e/..", "a\nb", absolute.as_str()] {
+            let error = host.bind(bdf, Some(bad)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{bad:?}");
+        }
+        for place in ["sys/bus/pci/drivers", "tmp", "sys"] {
+            assert_eq!(wrote(place), "", "{place}");
+        }
     }
 
     #[test]

@@ -25,5 +25,7 @@ pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};
 pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};
 pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
-pub use resource::{Gift, Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey};
+pub use resource::{
+    Gift, Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey, is_driver_name,
+};
 pub use route::default_route_interfaces;

@@ -75,8 +75,29 @@ pub struct Gift {
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub key: ResourceKey,
     /// Driver to bind; a device without one gets any that fits.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "driver_name")]
     pub driver: Option<String>,
+}
+
+/// Longest name of a driver.
+const DRIVER_NAME_BYTES_MAX: usize = 64;
+
+/// Whether a name can be that of a PCI driver: a folder in `/sys/bus/pci/drivers`, and
+/// nothing that leads out of there.
+pub fn is_driver_name(name: &str) -> bool {
+    (1..=DRIVER_NAME_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte != b'/' && (byte == b' ' || byte.is_ascii_graphic()))
+}
+
+fn driver_name<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let name: Option<String> = Deserialize::deserialize(from)?;
+    match name {
+        Some(name) if !is_driver_name(&name) => {
+            Err(serde::de::Error::custom(format_args!("{name:?} is no name of a driver")))
+        }
+        name => Ok(name),
+    }
 }
 
 /// State of a resource: exactly one at any time.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mint_node::config::Network;
-use mint_types::{NodeId, NodeStatus};
+use mint_types::{NodeId, NodeName, NodeStatus};
 use tracing::{info, warn};
 
 use crate::identity::write_section;
@@ -73,16 +73,22 @@ fn max_mtu(shown: &str) -> Option<u32> {
     words.next()?.parse().ok().filter(|&max| max > 0)
 }
 
+/// Names of a node: `nodeN`, and its own if that is one: it comes from memory that others
+/// write to, and goes into files that others read.
+pub(crate) fn host_names(node: &NodeStatus) -> Vec<String> {
+    let mut names = vec![format!("node{}", node.id)];
+    let own = node.display_name();
+    if own.parse::<NodeName>().is_ok() && !names.contains(&own) {
+        names.push(own);
+    }
+    names
+}
+
 /// Writes the nodes' names into `/etc/hosts`.
 pub(crate) fn write_hosts(root: &Path, network: &Network, nodes: &[NodeStatus]) {
     let lines: Vec<String> = nodes
         .iter()
-        .map(|node| {
-            let plain = format!("node{}", node.id);
-            let name = node.display_name();
-            let own = if name == plain { String::new() } else { format!(" {name}") };
-            format!("{} {plain}{own}", network.address(node.id))
-        })
+        .map(|node| format!("{} {}", network.address(node.id), host_names(node).join(" ")))
         .collect();
     let path = root.join("etc/hosts");
     if let Err(error) = write_section(&path, &lines, 0o644) {

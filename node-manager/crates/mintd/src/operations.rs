@@ -462,7 +462,8 @@ pub(crate) async fn meet(app: Arc<App>, node: NodeId) {
         }
         if let Some(hello) = app.peers.hello(node, within).await {
             app.peers.note(node, status.boots, true);
-            app.marks().ssh_host_keys.insert(node, hello.ssh_host_keys);
+            let keys = ssh::checked_host_keys(node, hello.ssh_host_keys);
+            app.marks().ssh_host_keys.insert(node, keys);
             let names = app.clone();
             _ = tokio::task::spawn_blocking(move || refresh_names(&names)).await;
             if node == NodeId::ZERO {

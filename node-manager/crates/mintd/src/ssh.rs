@@ -1,22 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logins between nodes: one key pair of the machine, which node 0 makes and
 //! bundles carry on; host keys of every node, told over mutual TLS.
+//!
+//! What is root's own (`/root/.ssh`) is left alone: ssh and sshd are told by files that are
+//! mintd's, but for a section of `ssh_known_hosts`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use ipnet::Ipv4Net;
 use mint_node::config::Network;
+use mint_node::files::write_atomic;
 use mint_types::{NodeId, NodeStatus};
+use tracing::warn;
 
 use crate::identity::{write_private, write_section};
+use crate::network::host_names;
 
 /// Where the machine's key is for ssh to find.
 const IDENTITY: &str = "run/mint/ssh/id_ed25519";
+/// Whom sshd lets in, where its AuthorizedKeysFile names this, too.
+const AUTHORIZED: &str = "run/mint/ssh/authorized_keys";
+/// ssh's settings for nodes; Debian's ssh_config includes this folder.
+const CLIENT_FOLDER: &str = "etc/ssh/ssh_config.d";
+const CLIENT_FILE: &str = "mint.conf";
 
 /// The machine's key pair.
 #[derive(Clone, Debug)]
@@ -80,11 +93,10 @@ impl SshKeys {
 
     /// Lets the pair in, and lets root's ssh use it for nodes.
     pub fn install(&self, root: &Path) -> io::Result<()> {
-        private_folder(&root.join("root/.ssh"))?;
         private_folder(&root.join("run/mint/ssh"))?;
         write_private(&root.join(IDENTITY), &self.private)?;
-        let authorized = root.join("root/.ssh/authorized_keys");
-        write_section(&authorized, &[self.authorized_line()], 0o600)
+        let authorized = format!("{}\n", self.authorized_line());
+        write_private(&root.join(AUTHORIZED), authorized.as_bytes())
     }
 }
 
@@ -137,12 +149,41 @@ pub(crate) fn host_keys(root: &Path, bundle: &Path) -> Vec<String> {
     keys
 }
 
+/// Longest line of a public key that is taken: one of RSA with 16384 bits has 2800 bytes.
+const KEY_BYTES_MAX: usize = 4096;
+/// A server has one of each kind.
+const KEYS_MAX: usize = 8;
+/// Kinds of host keys (sshd(8), HostKeyAlgorithms, without certificates).
+const KEY_KINDS: [&str; 5] =
+    ["ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"];
+
+/// Whether a peer's word is a public host key and nothing else: `KIND BASE64`, whose data
+/// begin with the same kind (RFC 4253, 6.6).
+fn is_host_key(line: &str) -> bool {
+    let Some((kind, data)) = line.split_once(' ') else { return false };
+    if line.len() > KEY_BYTES_MAX || !KEY_KINDS.contains(&kind) {
+        return false;
+    }
+    let Ok(data) = BASE64_STANDARD.decode(data) else { return false };
+    let length = u32::try_from(kind.len()).expect("a short word").to_be_bytes();
+    let rest = data.strip_prefix(&length).and_then(|data| data.strip_prefix(kind.as_bytes()));
+    rest.is_some_and(|rest| !rest.is_empty())
+}
+
+/// The good ones of what a peer says are its host keys.
+pub(crate) fn checked_host_keys(node: NodeId, told: Vec<String>) -> Vec<String> {
+    let (mut good, bad): (Vec<_>, Vec<_>) = told.into_iter().partition(|key| is_host_key(key));
+    if !bad.is_empty() || good.len() > KEYS_MAX {
+        warn!(%node, bad = bad.len(), good = good.len(), "host keys that are none, or too many");
+    }
+    good.truncate(KEYS_MAX);
+    good
+}
+
 /// A node's names: address, `nodeN`, its own.
 fn names(network: &Network, node: &NodeStatus) -> Vec<String> {
-    let mut names = vec![network.address(node.id).to_string(), format!("node{}", node.id)];
-    if !names.contains(&node.display_name()) {
-        names.push(node.display_name());
-    }
+    let mut names = vec![network.address(node.id).to_string()];
+    names.extend(host_names(node));
     names
 }
 
@@ -164,18 +205,19 @@ pub(crate) fn write_clients(
     if etc.is_dir() {
         write_section(&etc.join("ssh_known_hosts"), &known, 0o644)?;
     }
-    if root.join(IDENTITY).exists() {
-        private_folder(&root.join("root/.ssh"))?;
+    let folder = root.join(CLIENT_FOLDER);
+    if folder.is_dir() && root.join(IDENTITY).exists() {
         let all: Vec<String> = nodes.iter().flat_map(|node| names(network, node)).collect();
         // from= in authorized_keys wants an address of mint0
-        let lines = [
-            format!("Host {}", all.join(" ")),
-            format!("    IdentityFile /{IDENTITY}"),
-            "    User root".to_owned(),
-        ];
-        let path = root.join("root/.ssh/config");
-        write_section(&path, &lines, 0o600)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let text = format!(
+            "# Written by mintd ([ssh] manage in /etc/mint/mint.toml).\n\
+             Match localuser root originalhost {}\n    IdentityFile /{IDENTITY}\n    User root\n",
+            all.join(",")
+        );
+        let file = folder.join(CLIENT_FILE);
+        if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+            write_atomic(&file, text.as_bytes(), 0o644)?;
+        }
     }
     Ok(())
 }
@@ -205,7 +247,7 @@ mod tests {
     fn clients_learn_names_and_keys() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        fs::create_dir_all(root.join("etc/ssh")).unwrap();
+        fs::create_dir_all(root.join("etc/ssh/ssh_config.d")).unwrap();
         let network = Network::default();
         let keys = SshKeys {
             private: b"secret\n".to_vec(),
@@ -213,16 +255,54 @@ mod tests {
             subnet: network.subnet,
         };
         keys.install(root).unwrap();
-        let authorized = fs::read_to_string(root.join("root/.ssh/authorized_keys")).unwrap();
-        assert!(authorized.contains("from=\"10.77.0.0/24\" ssh-ed25519 AAAA m"), "{authorized}");
+        let authorized = fs::read_to_string(root.join(AUTHORIZED)).unwrap();
+        assert_eq!(authorized, "from=\"10.77.0.0/24\" ssh-ed25519 AAAA m\n");
         let nodes = [node(0, ""), node(1, "web")];
         let host_keys =
             BTreeMap::from([(NodeId::new(1).unwrap(), vec!["ssh-ed25519 BBBB".to_owned()])]);
         write_clients(root, &network, &nodes, &host_keys).unwrap();
         let known = fs::read_to_string(root.join("etc/ssh/ssh_known_hosts")).unwrap();
         assert!(known.contains("10.77.0.11,node1,web ssh-ed25519 BBBB"), "{known}");
-        let config = fs::read_to_string(root.join("root/.ssh/config")).unwrap();
-        assert!(config.contains("Host 10.77.0.10 node0 10.77.0.11 node1 web"), "{config}");
+        let config = fs::read_to_string(root.join("etc/ssh/ssh_config.d/mint.conf")).unwrap();
+        let hosts = "originalhost 10.77.0.10,node0,10.77.0.11,node1,web\n";
+        assert!(config.contains(hosts), "{config}");
+        assert!(!root.join("root").exists(), "what is root's own is left alone");
+    }
+
+    #[test]
+    fn names_of_nodes_that_are_none_are_not_written() {
+        let evil = node(1, "web * evil.example");
+        assert_eq!(names(&Network::default(), &evil), ["10.77.0.11", "node1"]);
+    }
+
+    /// Of the form of an ed25519 key.
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJd8V3Fl6cRZPoZ8uLzVnN1wJpU0yqgH2m7Q0o0R0lkG";
+
+    #[test]
+    fn only_host_keys_are_taken_from_a_peer() {
+        assert!(is_host_key(KEY));
+        let data = KEY.split_once(' ').unwrap().1;
+        let bad = [
+            format!("{KEY}\n* ssh-ed25519 {data}"),
+            format!("{KEY} comment"),
+            format!("@cert-authority {KEY}"),
+            format!("* {KEY}"),
+            format!("ssh-rsa {data}"),
+            format!("ssh-ed25519 {data}\r"),
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5".into(),
+            "ssh-ed25519 ".into(),
+            "ssh-ed25519".into(),
+            String::new(),
+            format!("ssh-ed25519 {}", "AAAA".repeat(2000)),
+        ];
+        for bad in &bad {
+            assert!(!is_host_key(bad), "{bad:?}");
+        }
+        let told = bad.into_iter().chain([KEY.to_owned()]).collect();
+        assert_eq!(checked_host_keys(NodeId::ZERO, told), [KEY]);
+        let many = vec![KEY.to_owned(); 1000];
+        assert_eq!(checked_host_keys(NodeId::ZERO, many).len(), KEYS_MAX);
     }
 
     #[test]

@@ -197,6 +197,28 @@ fn requests_that_make_no_sense_are_usage_errors() {
 }
 
 #[test]
+fn gift_with_a_driver_that_leads_elsewhere_is_not_taken() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let before = daemon.fake.ledger();
+        let gift = |driver: &str| {
+            let key = ResourceKey::device("0000:03:00.0".parse().unwrap());
+            let key = serde_json::to_value(key).unwrap();
+            json!({"gifts": [{"key": key, "driver": driver}]})
+        };
+        for driver in ["../../../../tmp/x", "", "a/b"] {
+            let claimed: Result<Value, _> =
+                daemon.client.post("/v1/local/claim", &gift(driver)).await;
+            assert_eq!(body(claimed.unwrap_err()).code, ErrorCode::BadRequest, "{driver}");
+        }
+        assert_eq!(daemon.fake.ledger(), before);
+        // a good one comes as far as the kernel, which says that it is not free
+        let claimed: Value = daemon.client.post("/v1/local/claim", &gift("nvme")).await.unwrap();
+        assert_eq!(claimed["stopped"]["at"], 0, "{claimed}");
+    });
+}
+
+#[test]
 fn lists_and_documents_are_served() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
