@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use mint_api::{BootView, Client, ErrorBody, ErrorCode, NodeResult, StartRequest, TimesView};
+use mint_node::files::write_atomic;
 use mint_node::{Done, Inventory};
-use mint_types::{NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
+use mint_types::{NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -29,10 +30,14 @@ use crate::vmcore;
 /// For node 0 to take the order to end itself.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-/// Files of the folder with what was fetched; the description is written last.
+/// Files of what was fetched.
 const KERNEL: &str = "kernel";
 const INITRD: &str = "initrd";
 const SPEC: &str = "spec.json";
+/// For images, where nothing says how much memory is available.
+const ROOM_BYTES: u64 = 1 << 30;
+/// What names of folders with images begin with.
+const SET: &str = "set-";
 
 /// What a peer has to know of this node's start.
 ///
@@ -83,7 +88,11 @@ pub(crate) fn leave_here(app: &App) -> Result<(), ErrorBody> {
 
 /// What we fetched of node 0 when we met it; nothing if we never could.
 pub(crate) fn fetched(app: &App) -> Option<NodeSpec> {
-    let text = fs::read(folder(app).join(SPEC)).ok()?;
+    stored(&folder(app))
+}
+
+fn stored(folder: &Path) -> Option<NodeSpec> {
+    let text = fs::read(folder.join(SPEC)).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
@@ -182,30 +191,56 @@ async fn by_a_peer(
 async fn fetch(app: &App, client: &Client) -> Result<(), ErrorBody> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
     let _fetching = ONE_AT_A_TIME.lock().await;
-    let folder = folder(app);
+    let room_bytes = match app.host.load().memory_available_bytes {
+        0 => ROOM_BYTES,
+        // the other half is for what runs here
+        available => available / 2,
+    };
+    fetch_set(&folder(app), client, room_bytes).await
+}
+
+/// Files that belong together: each set has a folder of its own, and the description, which
+/// is written last and as a whole, says which one counts.
+async fn fetch_set(folder: &Path, client: &Client, room_bytes: u64) -> Result<(), ErrorBody> {
     let failed = |error: io::Error| ErrorBody::from_error(ErrorCode::Failed, &error);
-    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::create_dir_all(folder).map_err(failed)?;
     let boot: BootView = client.get("/v1/local/boot").await.map_err(peer_error)?;
+    // goes with an error
+    let set = tempfile::Builder::new().prefix(SET).tempdir_in(folder).map_err(failed)?;
+    let mut left = room_bytes;
     for what in [KERNEL, INITRD] {
-        let part = folder.join(format!("{what}.part"));
         let mut reader =
             client.bytes(&format!("/v1/local/boot/{what}")).await.map_err(peer_error)?;
-        let mut file = File::create(&part).map_err(failed)?;
+        let mut file = File::create(set.path().join(what)).map_err(failed)?;
         while let Some(data) = reader.next().await.map_err(peer_error)? {
+            left = left.checked_sub(data.len() as u64).ok_or_else(|| {
+                let room = format_bytes(room_bytes);
+                let text = format!(
+                    "the images of node 0 are larger than what there is room for here ({room})"
+                );
+                ErrorBody::new(ErrorCode::Failed, text)
+            })?;
             file.write_all(&data).map_err(failed)?;
         }
-        fs::rename(&part, folder.join(what)).map_err(failed)?;
     }
     let name: NodeName = "node0".parse().expect("a good name");
     let spec = NodeSpec {
-        kernel: Some(folder.join(KERNEL)),
-        initrd: Some(folder.join(INITRD)),
+        kernel: Some(set.path().join(KERNEL)),
+        initrd: Some(set.path().join(INITRD)),
         cmdline: Some(boot.cmdline),
         restart: boot.restart,
         ..NodeSpec::named(name)
     };
     let text = serde_json::to_vec(&spec).map_err(|error| failed(error.into()))?;
-    fs::write(folder.join(SPEC), text).map_err(failed)
+    write_atomic(&folder.join(SPEC), &text, 0o600).map_err(failed)?;
+    let current = set.keep();
+    for entry in fs::read_dir(folder).map_err(failed)?.flatten() {
+        let older = entry.file_name().to_string_lossy().starts_with(SET);
+        if older && entry.path() != current {
+            fs::remove_dir_all(entry.path()).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Asks node 0 to end, and waits until it has.
@@ -240,4 +275,62 @@ async fn leave(
         tokio::time::sleep(POLL).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use mint_types::RestartPolicy;
+    use tokio::net::UnixListener;
+
+    use super::*;
+    use crate::server::serve_unix;
+
+    /// A node 0 whose command line, kernel and initrd are that word; without an initrd, if
+    /// `broken`.
+    fn node0(socket: &Path, word: &'static str, broken: bool) -> Client {
+        _ = fs::remove_file(socket);
+        let view = BootView { cmdline: word.into(), restart: RestartPolicy::OnCrash };
+        let mut router = Router::new()
+            .route("/v1/local/boot", get(async move || axum::Json(view)))
+            .route("/v1/local/boot/kernel", get(async move || word));
+        if !broken {
+            router = router.route("/v1/local/boot/initrd", get(async move || word));
+        }
+        tokio::spawn(serve_unix(UnixListener::bind(socket).unwrap(), router));
+        Client::unix(socket)
+    }
+
+    /// Command line, kernel and initrd of the next start.
+    fn set(folder: &Path) -> [String; 3] {
+        let spec = stored(folder).unwrap();
+        let read = |path: Option<PathBuf>| fs::read_to_string(path.unwrap()).unwrap();
+        [spec.cmdline.unwrap(), read(spec.kernel), read(spec.initrd)]
+    }
+
+    #[test]
+    fn images_and_description_are_replaced_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sets, socket) = (folder.path().join("node0"), folder.path().join("socket"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let fetch = async |word, broken, room| {
+                let client = node0(&socket, word, broken);
+                fetch_set(&sets, &client, room).await
+            };
+            fetch("old", true, 100).await.unwrap_err();
+            assert!(stored(&sets).is_none());
+            fetch("old", false, 100).await.unwrap();
+            assert_eq!(set(&sets), ["old"; 3]);
+            fetch("new", true, 100).await.unwrap_err();
+            assert_eq!(set(&sets), ["old"; 3], "it broke off after the kernel");
+            let error = fetch("new", false, 5).await.unwrap_err();
+            assert!(error.message.contains("larger than"), "{error}");
+            assert_eq!(set(&sets), ["old"; 3]);
+            fetch("new", false, 6).await.unwrap();
+            assert_eq!(set(&sets), ["new"; 3]);
+            assert_eq!(fs::read_dir(&sets).unwrap().count(), 2, "one set and its description");
+        });
+    }
 }
