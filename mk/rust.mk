@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mintd, mintctl, and the commands for guests. cargo decides by itself what is to be done.
-.PHONY: rust rust-check rust-fmt
+.PHONY: rust rust-check rust-fmt fuzz
 
 RUST_DIR := node-manager
 # In the tree's build folder, not beside the sources; kept by CI between runs.
@@ -11,6 +11,9 @@ rust: ## build mintd, mintctl, mint-kvm-config, mint-guest (build/bin)
 
 rust-check: ## format, lints and unit tests of the Rust code
 	@sh $(RUST_DIR)/scripts/check.sh
+
+fuzz: ## feed damaged input to all that reads foreign bytes, 10 minutes (FUZZ_S=seconds)
+	@export MINT_FUZZ_S=$(or $(FUZZ_S),600); $(CARGO) test --locked --release --package mint-fuzz --test targets -- --nocapture
 
 rust-fmt: ## format the Rust code
 	@$(CARGO) fmt

@@ -123,10 +123,14 @@ mod tests {
 
     #[test]
     fn chain_is_kept_and_told_once() {
-        let inner = std::io::Error::other("disk on fire");
-        let outer = std::io::Error::other(inner);
-        let body = ErrorBody::from_error(ErrorCode::Failed, &outer);
-        assert_eq!(body.to_string(), "disk on fire");
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Link(&'static str, #[source] Option<Box<Link>>);
+        let disk = Link("disk on fire", None);
+        let file = Link("cannot write journal", Some(Box::new(disk)));
+        let body = ErrorBody::from_error(ErrorCode::Failed, &Link("add", Some(Box::new(file))));
+        assert_eq!(body.causes, ["cannot write journal", "disk on fire"]);
+        assert_eq!(body.to_string(), "add: cannot write journal: disk on fire");
     }
 
     #[test]

@@ -70,15 +70,12 @@ mod tests {
         archive.folder("mint", 0o700);
         archive.file("mint/node.toml", 0o600, b"id=1\n");
         let bytes = archive.finish();
-        let Ok(mut child) = std::process::Command::new("cpio")
+        let mut child = std::process::Command::new("cpio")
             .args(["-t", "--quiet"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
-        else {
-            println!("SKIP: no cpio here");
-            return;
-        };
+            .expect("cpio is needed here: make setup");
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), &bytes).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8(output.stdout).unwrap(), "mint\nmint/node.toml\n");

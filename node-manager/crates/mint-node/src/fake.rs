@@ -46,6 +46,8 @@ struct State {
     /// Calls that fail: `claim cpu 3 1` (for node 1), `load node 1`; `try release cpu 3 1`:
     /// not the dry run.
     faults: BTreeSet<String>,
+    /// The call that panics, once.
+    panics: Option<String>,
     /// All calls that changed something, in order.
     calls: Vec<String>,
     consoles: BTreeMap<NodeId, Vec<u8>>,
@@ -167,6 +169,11 @@ impl FakeMachine {
     /// The call (`claim cpu 3 1`, `load node 1`…) fails from now on.
     pub fn fail(&self, call: &str) {
         self.lock().faults.insert(call.into());
+    }
+
+    /// The call (`claim cpu 3 1`) panics, once: a bug of the daemon's, not of the kernel's.
+    pub fn panic_at(&self, call: &str) {
+        self.lock().panics = Some(call.into());
     }
 
     /// No call fails any more.
@@ -448,6 +455,11 @@ impl Machine for FakeMachine {
 
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
         let mut state = self.lock();
+        if !dry_run && state.panics.take_if(|call| *call == format!("claim {key} {node}")).is_some()
+        {
+            drop(state);
+            panic!("a bug, on purpose");
+        }
         let here = self.here;
         if node.as_u32() != here && state.is_live(node) {
             return Err(refuse("claim", key, EBUSY, 9, Some(node)));

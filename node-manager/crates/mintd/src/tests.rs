@@ -5,6 +5,7 @@
 mod machine;
 mod peers;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,10 +106,18 @@ fn test(work: impl AsyncFnOnce()) {
 
 #[test]
 fn server_serves_exactly_the_table() {
-    for route in ROUTES {
-        assert!(server::handler(route.method, route.path).is_some(), "{route:?}");
+    let table: BTreeSet<_> = ROUTES.iter().map(|route| (route.method, route.path)).collect();
+    assert_eq!(table.len(), ROUTES.len(), "a route is there twice");
+    for &(method, path) in &table {
+        assert!(server::handler(method, path).is_some(), "nothing serves {method} {path}");
     }
-    assert!(server::handler("get", "/v1/other").is_none());
+    // and what is served is in the table: only that is in the document
+    let arms: BTreeSet<_> = include_str!("server.rs")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("(\"")?.split_once("\") =>"))
+        .map(|(arm, _)| arm.split_once("\", \"").expect("method and path"))
+        .collect();
+    assert_eq!(arms, table);
 }
 
 #[test]
@@ -488,21 +497,29 @@ fn node_that_ends_is_started_again_as_its_policy_says() {
             request.spec.restart = policy;
             daemon.add(request).await.unwrap();
             daemon.fake.set_state(one, end);
-            events::state_changed(&daemon.app, &event(NodeState::Running, end));
-            if boots == 2 {
-                let fake = daemon.fake.clone();
-                until(|| {
-                    let node = mint_node::Machine::node(&*fake, one).unwrap().unwrap();
-                    node.state == NodeState::Running && node.boots == boots
-                })
-                .await;
-            } else {
-                // the driver is idle: nothing was queued
-                daemon.app.driver.run(|_| ()).await.unwrap();
-                let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
-                assert_eq!((node.state, node.boots), (end, boots));
-            }
+            // what the event's task does, to its end
+            crate::restart::start_again(daemon.app.clone(), one, end).await;
+            let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
+            let state = if boots == 2 { NodeState::Running } else { end };
+            assert_eq!((node.state, node.boots), (state, boots), "{policy:?} {end}");
         }
+    });
+}
+
+#[test]
+fn event_of_an_end_starts_the_node_again() {
+    test(async || {
+        let one = NodeId::new(1).unwrap();
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        daemon.add(web()).await.unwrap();
+        daemon.fake.set_state(one, NodeState::Reboot);
+        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Reboot));
+        let fake = daemon.fake.clone();
+        until(|| {
+            let node = mint_node::Machine::node(&*fake, one).unwrap().unwrap();
+            node.state == NodeState::Running && node.boots == 2
+        })
+        .await;
     });
 }
 
@@ -517,8 +534,7 @@ fn node_whose_end_a_peer_ordered_stays_down() {
         let end = json!({ "node": 1, "boots": 1 });
         let _: Value = daemon.client.post("/v1/local/ordered", &end).await.unwrap();
         daemon.fake.set_state(one, NodeState::Halted);
-        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Halted));
-        daemon.app.driver.run(|_| ()).await.unwrap();
+        crate::restart::start_again(daemon.app.clone(), one, NodeState::Halted).await;
         let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
         assert_eq!((node.state, node.boots), (NodeState::Halted, 1));
     });
@@ -674,8 +690,14 @@ fn two_adds_at_once_get_different_nodes() {
 fn driver_survives_a_panic_and_settles_the_journal() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
-        let lost = daemon.app.driver.run(|_| -> () { panic!("a bug, on purpose") }).await;
-        assert!(lost.is_err());
+        let before = daemon.fake.ledger();
+        // a bug, in the middle of an operation: some of its steps are done
+        daemon.fake.panic_at("claim cpu 4 1");
+        let lost = daemon.add(web()).await.unwrap_err();
+        assert_eq!(lost.code, ErrorCode::Failed, "{lost}");
+        let calls = daemon.fake.calls();
+        assert!(calls.contains(&"claim cpu 3 1".to_owned()), "{calls:?}");
+        until(|| daemon.fake.ledger() == before).await;
         daemon.add(web()).await.unwrap();
     });
 }
