@@ -72,7 +72,7 @@ def test_kexec_says_why_a_node_cannot_be_loaded(by_hand: Server):
     """No such node, the node it runs on, a command line and an initrd that are too long."""
     assert "no node 3" in kexec(by_hand, "-l --mint-node 3 /boot/vmlinuz-mint", REFUSED)
     assert "no node 3" in kexec(by_hand, "--status --mint-node 3", REFUSED)
-    assert "leave --mint-node out" in kexec(by_hand, "-l --mint-node 0 /boot/vmlinuz-mint", REFUSED)
+    assert "only a peer can" in kexec(by_hand, "-l --mint-node 0 /boot/vmlinuz-mint", REFUSED)
     long = "x" * 3000
     assert "command line" in kexec(by_hand, f"-l --mint-node 1 --append={long} /boot/vmlinuz-mint", REFUSED)
     by_hand.zero.run("truncate -s 600M /tmp/big")

@@ -188,7 +188,7 @@ def test_refused_start_says_what_and_why(fake, error, state, status, words):
 def test_own_node_is_refused_before_any_call(fake, action):
     result = fake("--mint-node=1", *action, FAKE_SELF=1)
     assert (result.status, result.out) == (3, "")
-    assert "leave --mint-node out" in result.err
+    assert "only a peer can" in result.err
 
 
 def test_node_that_the_machine_has_no_room_for(fake):
