@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Is the machine in order? Reads only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mint_types::{Kind, NodeState, ResState};
+use mint_sys::SysError;
+use mint_types::{Kind, NodeState, RefusalCode, ResState};
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::Inventory;
 use crate::journal::Begun;
+use crate::machine::Machine;
+use crate::planner::IOMMU_OFF;
 
 /// Outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -58,6 +61,35 @@ pub fn check_ledger(
         here(inventory, online_here),
         journal(open),
     ]
+}
+
+/// Whether this node's functions would work on another node: asks its kernel, and changes
+/// nothing.
+pub fn check_devices(inventory: &Inventory, machine: &dyn Machine) -> Check {
+    let here = inventory.info.node;
+    let lendable = inventory.of_kind(Kind::Device).iter().filter(|one| {
+        let flags = &one.flags;
+        one.owner == Some(here) && !flags.bridge && !flags.platform && (flags.msi || flags.msix)
+    });
+    let mut why: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut count = 0;
+    for one in lendable {
+        count += 1;
+        match machine.release(one.key, here, true) {
+            Err(SysError::Move { failure, .. })
+                if failure.code(Kind::Device) == RefusalCode::DeviceIommu =>
+            {
+                *why.entry(failure.describe()).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+    let faults: Vec<String> = why
+        .into_iter()
+        .map(|(why, n)| format!("of {count} devices {n} cannot be lent: {why}; {IOMMU_OFF}"))
+        .collect();
+    let good = format!("no IOMMU between this node's {count} devices and another node");
+    Check::of("devices", CheckStatus::Warn, &faults, good)
 }
 
 fn owners(inventory: &Inventory) -> Check {
@@ -207,6 +239,26 @@ mod tests {
         inventory.cpus[3].flags.parked = true;
         assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Ok);
         assert_eq!(status(&find(&inventory), "nodes").status, CheckStatus::Warn);
+    }
+
+    #[test]
+    fn devices_behind_an_iommu_are_told_with_the_way_out() {
+        let fake = FakeMachine::new();
+        let inventory = Inventory::read(&fake).unwrap();
+        let lendable = inventory.of_kind(Kind::Device);
+        let lendable = lendable.iter().filter(|one| {
+            !one.flags.bridge && !one.flags.platform && (one.flags.msi || one.flags.msix)
+        });
+        assert_eq!(check_devices(&inventory, &fake).status, CheckStatus::Ok);
+        let total = lendable.clone().count();
+        let disk = lendable.clone().next().unwrap().key;
+        fake.refuse_release(disk, 15);
+        let check = check_devices(&inventory, &fake);
+        assert_eq!(check.status, CheckStatus::Warn);
+        let told = format!("of {total} devices 1 cannot be lent: its interrupts are remapped");
+        assert!(check.detail.starts_with(&told), "{check:?}");
+        assert!(check.detail.contains("intremap=off"), "{check:?}");
+        assert!(fake.calls().is_empty());
     }
 
     #[test]

@@ -48,6 +48,8 @@ struct State {
     faults: BTreeSet<String>,
     /// The call that panics, once.
     panics: Option<String>,
+    /// Resources that the kernel does not release, and its `enum mint_refusal`.
+    refused: BTreeMap<ResourceKey, u32>,
     /// All calls that changed something, in order.
     calls: Vec<String>,
     consoles: BTreeMap<NodeId, Vec<u8>>,
@@ -75,6 +77,7 @@ const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const EPERM: i32 = 1;
+const EOPNOTSUPP: i32 = 95;
 const ENODATA: i32 = 61;
 
 impl FakeMachine {
@@ -174,6 +177,11 @@ impl FakeMachine {
     /// The call (`claim cpu 3 1`) panics, once: a bug of the daemon's, not of the kernel's.
     pub fn panic_at(&self, call: &str) {
         self.lock().panics = Some(call.into());
+    }
+
+    /// The kernel does not release it, for this reason (`enum mint_refusal`).
+    pub fn refuse_release(&self, key: ResourceKey, reason: u32) {
+        self.lock().refused.insert(key, reason);
     }
 
     /// No call fails any more.
@@ -489,6 +497,7 @@ impl Machine for FakeMachine {
         }
         state.move_fault("release", key, node)?;
         let has_driver = key.bdf().is_some_and(|bdf| state.drivers.contains_key(&bdf));
+        let refused = state.refused.get(&key).copied();
         let Some(resource) = state.resources.get_mut(&key) else {
             return Err(refuse("release", key, ENOENT, 1, None));
         };
@@ -498,6 +507,9 @@ impl Machine for FakeMachine {
         }
         if resource.owner != Some(node) {
             return Err(refuse("release", key, EPERM, 2, resource.owner));
+        }
+        if let Some(reason) = refused {
+            return Err(refuse("release", key, EOPNOTSUPP, reason, Some(node)));
         }
         if node.as_u32() == here && has_driver {
             return Err(refuse("release", key, EBUSY, 6, Some(node)));

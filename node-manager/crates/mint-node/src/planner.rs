@@ -23,6 +23,10 @@ const ASKED_AT_ONCE: usize = 64;
 /// `MINT_REFUSE_DRIVER`: the plan unbinds the driver itself.
 const REASON_DRIVER: u32 = 6;
 
+/// The way out of [`RefusalCode::DeviceIommu`].
+pub(crate) const IOMMU_OFF: &str = "boot node 0 with intel_iommu=off amd_iommu=off intremap=off \
+                                    (docs/bare-metal.md)";
+
 /// What a plan is made from.
 pub(crate) struct Planner<'a> {
     pub inventory: &'a Inventory,
@@ -578,7 +582,7 @@ pub(crate) fn has_guests(
 
 /// The kernel's own refusal in our words.
 pub(crate) fn refused_by_kernel(key: ResourceKey, owner: &str, error: &SysError) -> Refusal {
-    match error {
+    let refusal = match error {
         SysError::Move { failure, .. } => Refusal::new(
             failure.code(key.kind),
             key,
@@ -589,9 +593,12 @@ pub(crate) fn refused_by_kernel(key: ResourceKey, owner: &str, error: &SysError)
             key,
             format_args!("{key} of {owner} cannot be released: {other}"),
         ),
-    }
-    .owned_by(owner)
-    .hint("choose another one")
+    };
+    let hint = match refusal.code {
+        RefusalCode::DeviceIommu => IOMMU_OFF,
+        _ => "choose another one",
+    };
+    refusal.owned_by(owner).hint(hint)
 }
 
 #[cfg(test)]

@@ -266,6 +266,23 @@ fn device_of_another_node_is_refused() {
 }
 
 #[test]
+fn device_behind_an_iommu_is_refused_with_the_reason_and_the_way_out() {
+    let images = Images::new();
+    let disk = bdf("0000:03:00.0");
+    let fake = FakeMachine::new();
+    let mut spec = images.spec("web");
+    spec.devices = vec![disk];
+    for (reason, why) in [(14, "an IOMMU is on"), (15, "are remapped"), (16, "APIC ids over 254")] {
+        fake.refuse_release(ResourceKey::device(disk), reason);
+        let refusals = plan(&fake, &spec).unwrap_err();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert_eq!(refusals[0].code, RefusalCode::DeviceIommu);
+        assert!(refusals[0].message.contains(why), "{refusals:?}");
+        assert!(refusals[0].hint.contains("intremap=off"), "{refusals:?}");
+    }
+}
+
+#[test]
 fn virtual_function_is_a_device_as_any_other_and_is_known_to_be_lent() {
     let images = Images::new();
     let (nic, vfs) = (bdf("0000:05:00.0"), ["0000:05:10.0", "0000:05:10.2"].map(bdf));

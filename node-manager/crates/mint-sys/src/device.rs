@@ -62,6 +62,9 @@ impl MoveFailure {
             11 => "the dead node's core is not in the park loop",
             12 => "the function would not be quiet",
             13 => "virtual functions of it are with other nodes",
+            14 => "an IOMMU is on between it and memory, and only node 0 can set that up",
+            15 => "its interrupts are remapped, and only node 0 can set that up",
+            16 => "the machine has cores with APIC ids over 254, which its interrupts cannot name",
             _ => "the kernel gave no reason",
         }
     }
@@ -86,6 +89,7 @@ impl MoveFailure {
             (_, 8) => RefusalCode::DeviceNoMsi,
             (_, 9) => RefusalCode::NodeRunning,
             (_, 13) => RefusalCode::DeviceLent,
+            (_, 14..=16) => RefusalCode::DeviceIommu,
             _ => RefusalCode::KernelRefused,
         }
     }

@@ -35,6 +35,7 @@ pub enum RefusalCode {
     DeviceBusy,
     DeviceGroup,
     DeviceLent,
+    DeviceIommu,
     ImageMissing,
     ImageNotKernel,
     ImageTruncated,

@@ -8,7 +8,7 @@ use mint_api::{
     CheckView, CpuList, DeviceList, DeviceView, DoctorReport, ErrorBody, MemoryList, NodeDetail,
     NodeList, NodeResources, NodeView, ResourceView,
 };
-use mint_node::doctor::{Check, CheckStatus, check_ledger};
+use mint_node::doctor::{Check, CheckStatus, check_devices, check_ledger};
 use mint_node::{Inventory, Journal};
 use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
@@ -215,6 +215,7 @@ pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
         .and_then(|text| text.trim().parse::<mint_types::CpuSet>().ok())
         .map(|cpus| cpus.len());
     let mut checks = check_ledger(&inventory, open.as_ref(), online);
+    checks.push(check_devices(&inventory, &*app.machine));
     let mut silent = Vec::new();
     for view in node_list(app).await?.nodes {
         if ["hung", "degraded"].contains(&view.health.as_str()) {
