@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What takes the whole machine is refused on every node: a kernel over the running one, a crash kernel, sleep. Guests
+on the other nodes go on (the fixture looks at them)."""
+
+import pytest
+
+from rig.node import Node
+from rig.server import Server
+
+KERNEL = "/boot/vmlinuz-mint"
+EOPNOTSUPP = "Operation not supported"
+# Both system calls, for a restart and for a crash. -x: kexec must not take the interfaces down before it fails.
+LOADS = {
+    "kexec_file_load": f"kexec -s -l {KERNEL} --initrd=/boot/node.initrd --reuse-cmdline",
+    "kexec_load": f"kexec -c -l {KERNEL} --initrd=/boot/node.initrd --reuse-cmdline",
+    "kexec_file_load, crash": f"kexec -s -p {KERNEL} --initrd=/boot/node.initrd --reuse-cmdline",
+}
+EXECUTE = "kexec -e -x"
+
+
+def boots(server: Server) -> dict[int, tuple[str, int]]:
+    """Which boot of its kernel each node is in, as the kernel itself says and as the control area counts."""
+    return {
+        node.number: (
+            node.read("/proc/sys/kernel/random/boot_id"),
+            int(node.read(f"/sys/kernel/mint/nodes/{node.number}/boots")),
+        )
+        for node in (server.zero, server.one, server.two)
+    }
+
+
+def told(node: Node, command: str) -> tuple[int, str, str]:
+    """Status and output of a command, and what the kernel logged meanwhile."""
+    node.run("dmesg -C")
+    result = node.run(command, check=False)
+    return result.status, result.out + result.err, node.out("dmesg")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_plain_kexec_is_refused_with_the_reason(busy_peers: Server, number: int):
+    """By either system call, for a restart and for a crash; nothing is loaded, so nothing can be executed."""
+    node, before = busy_peers.node(number), boots(busy_peers)
+    for call, command in LOADS.items():
+        status, said, log = told(node, command)
+        assert status != 0, f"{call}: {said}"
+        assert EOPNOTSUPP in said, f"{call}: {said}"
+        assert "mint: kexec: refused" in log, f"{call}: {log}"
+        assert node.read("/sys/kernel/kexec_loaded") == "0", call
+        assert node.read("/sys/kernel/kexec_crash_loaded") == "0", call
+    status, said, _log = told(node, EXECUTE)
+    assert status != 0, said
+    assert boots(busy_peers) == before
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_sleep_is_refused_with_the_reason(busy_peers: Server, number: int):
+    """Suspend to idle, to RAM where there is a platform that can, and to disk."""
+    node, before = busy_peers.node(number), boots(busy_peers)
+    offered = node.read("/sys/power/state").split()
+    assert {"freeze", "disk"} <= set(offered), offered
+    for state in offered:
+        status, said, log = told(node, f"echo {state} >/sys/power/state")
+        assert status != 0, f"{state}: {said}"
+        assert EOPNOTSUPP in said, f"{state}: {said}"
+        word = "hibernation" if state == "disk" else "suspend"
+        assert f"mint: {word}: refused" in log, f"{state}: {log}"
+    assert boots(busy_peers) == before
