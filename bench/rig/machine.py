@@ -69,6 +69,7 @@ class MachineConfig:
     trace: bool = False  # record every access to devices (rig.trace)
     counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
+    numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
 
     def command_line(self) -> str:
         """Node 0's kernel command line."""
@@ -179,7 +180,7 @@ class Machine:
             numa += [
                 # memfd, shared: the rig reads the machine's RAM through
                 # /proc/PID/fd (rig.ram), without a file that outlives QEMU.
-                "-object", f"memory-backend-memfd,id=ram{n},size={MEMORY_PER_NUMA_MIB}M,share=on",
+                "-object", f"memory-backend-memfd,id=ram{n},size={config.numa_mib}M,share=on",
                 "-numa", f"node,nodeid={n},memdev=ram{n},cpus={first}-{first + CPUS_PER_SOCKET - 1}",
             ]  # fmt: skip
         trace = []
@@ -193,7 +194,7 @@ class Machine:
             "-machine", "q35",
             *accel.arguments(config.counted),
             "-smp", f"{CPUS},sockets={SOCKETS},cores={CPUS_PER_SOCKET},threads=1",
-            "-m", f"{MEMORY_PER_NUMA_MIB * SOCKETS}M",
+            "-m", f"{config.numa_mib * SOCKETS}M",
             *numa,
             # A reset of the machine ends all nodes: it must end QEMU too, to be seen.
             "-no-reboot",
