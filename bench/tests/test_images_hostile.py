@@ -82,7 +82,7 @@ def test_headers_that_no_bzimage_has_are_refused(small: Server):
     (init_size,) = struct.unpack_from("<I", header, INIT_SIZE)
     (syssize,) = struct.unpack_from("<I", header, SYSSIZE)
     wrong = (
-        (ALIGNMENT, 0, 4, "an alignment of 0 is"),
+        (ALIGNMENT, 0, 4, "an alignment of 0x0 is"),
         (ALIGNMENT, 0x1000, 4, "an alignment of 0x1000 is"),
         (ALIGNMENT, 0x300000, 4, "an alignment of 0x300000 is"),
         (INIT_SIZE, 0, 4, "init_size of 0"),
@@ -90,8 +90,8 @@ def test_headers_that_no_bzimage_has_are_refused(small: Server):
         (SYSSIZE, 16, 4, "256 bytes of kernel do not go"),
         (SYSSIZE, 0xFFFFFFFF, 4, "truncated"),
         (SETUP_SECTS, 255, 1, "truncated"),
-        (KERNEL_INFO, 0xFFFFFFF0, 4, ""),
-        (KERNEL_INFO, 2, 4, ""),
+        (KERNEL_INFO, 0xFFFFFFF0, 4, "no kernel_info at 0xfffffff0"),
+        (KERNEL_INFO, 2, 4, "no kernel_info at 0x2"),
     )
     assert init_size > syssize * 16, "the unchanged header does not pass what is checked here"
     with Ram(small.machine) as ram:
