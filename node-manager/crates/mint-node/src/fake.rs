@@ -457,8 +457,16 @@ impl Machine for FakeMachine {
             .count();
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         let node = state.nodes.get_mut(&id).ok_or_else(|| errno("kill", id, ENOENT))?;
-        node.state = NodeState::Killed;
-        Ok(KillReport { parked: cpus, cpus })
+        // one that has ended keeps its own word for it
+        if node.state.is_live() {
+            node.state = NodeState::Killed;
+        }
+        for cpu in state.resources.values_mut() {
+            if cpu.key.kind == Kind::Cpu && cpu.owner == Some(id) {
+                cpu.flags.parked = true;
+            }
+        }
+        Ok(KillReport { parked: cpus, cpus, fenced: 0 })
     }
 
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {

@@ -28,6 +28,7 @@ pub mod kernel_image;
 mod load;
 pub mod machine;
 mod nodes;
+mod nodes_fetch;
 mod nodes_repair;
 mod nodes_resize;
 mod outcome;

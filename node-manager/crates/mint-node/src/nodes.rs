@@ -217,53 +217,39 @@ impl Nodes {
             }
         };
         let mut times = Times::default();
+        let notes = self.fetch_cores(node, progress)?;
         self.boot(node.id, &name, &spec, &mut times, progress)?;
         Ok(Done {
             node: node.id,
             name: name.to_string(),
             steps: vec![format!("load and start {}", node.label())],
-            notes: Vec::new(),
+            notes,
             times,
         })
     }
 
-    /// Ends a node by force. Its resources stay its own.
+    /// Ends a node by force, or fetches the cores of one that ended without parking
+    /// them. Its resources stay its own.
     ///
     /// # Errors
-    /// When it does not run, is the node that we are on, or not all its cores
+    /// When there is nothing to do, it is the node that we are on, or not all its cores
     /// could be parked.
     pub fn kill(&mut self, reference: &str) -> Result<Done, OpError> {
         let inventory = self.inventory()?;
         let node = inventory.resolve(reference)?;
         let _span = info_span!("kill", node = %node.display_name()).entered();
         self.not_ourselves(&inventory, node, "kill")?;
-        if !node.state.is_live() {
+        if !node.state.is_live() && !self.is_stranded(node)? {
             return Err(not_running(node).into());
         }
-        self.kill_node(node)?;
+        let notes = self.kill_node(node)?;
         Ok(Done {
             node: node.id,
             name: node.display_name(),
             steps: vec![format!("kill {}", node.label())],
-            notes: Vec::new(),
+            notes,
             times: Times::default(),
         })
-    }
-
-    fn kill_node(&self, node: &NodeStatus) -> Result<(), OpError> {
-        let report = self.machine.kill(node.id).map_err(|source| OpError::Kernel {
-            action: format!("kill {}", node.label()),
-            source,
-        })?;
-        info!(node = %node.id, parked = report.parked, cpus = report.cpus, "killed");
-        if report.parked < report.cpus {
-            return Err(OpError::NotParked {
-                node: node.label(),
-                parked: report.parked,
-                cpus: report.cpus,
-            });
-        }
-        Ok(())
     }
 
     /// Frees all that a node at rest owns, and the node itself.
@@ -290,7 +276,9 @@ impl Nodes {
             )
             .into());
         }
-        if !node.state.is_at_rest() {
+        let notes = if node.state.is_at_rest() {
+            self.fetch_cores(&node, progress)?
+        } else {
             if !force || !node.state.is_live() {
                 let label = node.label();
                 return Err(Refusal::new(
@@ -306,9 +294,10 @@ impl Nodes {
                 .into());
             }
             progress(&format!("kill {}", node.label()));
-            self.kill_node(&node)?;
-        }
+            self.kill_node(&node)?
+        };
         // also what its kernel was moving when it died
+        let inventory = self.inventory()?;
         let owned: Vec<ResourceKey> =
             inventory.held_by(node.id).map(|resource| resource.key).collect();
         let name: NodeName = node
@@ -332,7 +321,7 @@ impl Nodes {
             node: node.id,
             name: node.display_name(),
             steps: describe(&begun.steps, &inventory),
-            notes: Vec::new(),
+            notes,
             times: Times { apply_ms: ms(began), ..Times::default() },
         };
         if let GiveBack::To(to) = give_back {

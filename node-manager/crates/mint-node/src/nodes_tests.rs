@@ -643,3 +643,31 @@ fn what_a_dead_kernel_was_moving_is_its_owners_again() {
     nodes.remove("web", false, GiveBack::KeepFree, &quiet).unwrap();
     assert!(fake.calls().contains(&"release cpu 4 1".to_owned()), "{:?}", fake.calls());
 }
+
+/// A panic under `panic=0` and the like: what did not park is fetched first, whichever way the node goes on.
+#[test]
+fn cores_that_a_dead_node_left_are_fetched() {
+    type Way = fn(&mut Nodes) -> Result<Done, OpError>;
+    let ways: [(Way, NodeState); 3] = [
+        (|nodes| nodes.kill("web"), NodeState::Crashed),
+        (|nodes| nodes.remove("web", false, GiveBack::KeepFree, &quiet), NodeState::Unused),
+        (|nodes| nodes.start("web", None, &quiet), NodeState::Running),
+    ];
+    for (way, state) in ways {
+        let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+        let fake = Arc::new(FakeMachine::new());
+        let mut nodes = nodes(&fake, folder.path());
+        nodes.add(&images.spec("web"), false, &quiet).unwrap();
+        fake.set_state(one(), NodeState::Crashed);
+        let before = fake.calls().len();
+        way(&mut nodes).unwrap();
+        assert_eq!(fake.calls()[before], "kill 1", "{:?}", fake.calls());
+        let now = nodes.machine.node(one()).unwrap().map_or(NodeState::Unused, |node| node.state);
+        assert_eq!(now, state);
+        // there is nothing left to fetch: a node at rest is not killed
+        fake.set_state(one(), NodeState::Crashed);
+        if state == NodeState::Crashed {
+            assert!(nodes.kill("web").is_err());
+        }
+    }
+}

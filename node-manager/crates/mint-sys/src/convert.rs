@@ -110,6 +110,7 @@ pub(crate) fn resource(kind: Kind, entry: &uapi::ResourceEntry) -> Result<Resour
             flr: has(uapi::RESF_FLR),
             parked: has(uapi::RESF_PARKED),
             vf: is_vf,
+            fenced: kind == Kind::Cpu && has(uapi::RESF_FENCED),
         },
         changes: entry.changes,
         hw_id: entry.hw_id,

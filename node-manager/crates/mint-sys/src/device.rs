@@ -112,6 +112,8 @@ pub struct KillReport {
     pub parked: u32,
     /// Cores that the node owns.
     pub cpus: u32,
+    /// Cores that it owned, and that answered neither NMI nor INIT: nobody's now.
+    pub fenced: u32,
 }
 
 /// A piece of a node's console.
@@ -211,7 +213,7 @@ impl Device {
             let count = request.count.min(room);
             for entry in entries.iter().take(count as usize) {
                 let resource = resource(kind, entry)?;
-                if resource.state != mint_types::ResState::Absent {
+                if resource.state != mint_types::ResState::Absent || resource.flags.fenced {
                     found.push(resource);
                 }
             }
@@ -294,7 +296,7 @@ impl Device {
             Err(error) if error.errno() != Some(libc::ETIMEDOUT) => return Err(error),
             _ => {}
         }
-        Ok(KillReport { parked: kill.parked, cpus: kill.cpus })
+        Ok(KillReport { parked: kill.parked, cpus: kill.cpus, fenced: kill.fenced })
     }
 
     /// `MINT_IOC_NODE_VMCORE`: the memory of a node that ended, as an ELF core

@@ -22,6 +22,7 @@ pub const RESF_MSIX: u32 = 1 << 4;
 pub const RESF_FLR: u32 = 1 << 5;
 pub const RESF_PARKED: u32 = 1 << 6;
 pub const RESF_VF: u32 = 1 << 7;
+pub const RESF_FENCED: u32 = 1 << 8;
 
 pub const MOVE_DRY_RUN: u32 = 1 << 0;
 pub const MOVE_NO_ONLINE: u32 = 1 << 1;
@@ -117,6 +118,8 @@ pub struct Kill {
     pub flags: u32,
     pub parked: u32,
     pub cpus: u32,
+    pub boots: u32,
+    pub fenced: u32,
 }
 
 #[repr(C)]
@@ -204,7 +207,7 @@ const _: () = {
     assert!(size_of::<Node>() == 280 && offset_of!(Node, name) == 56);
     assert!(offset_of!(Node, release) == 88 && offset_of!(Node, reason) == 152);
     assert!(size_of::<Move>() == 32 && offset_of!(Move, reason) == 28);
-    assert!(size_of::<Kill>() == 24 && offset_of!(Kill, cpus) == 20);
+    assert!(size_of::<Kill>() == 32 && offset_of!(Kill, fenced) == 28);
     assert!(size_of::<Console>() == 32 && offset_of!(Console, len) == 24);
     assert!(size_of::<Vmcore>() == 24 && offset_of!(Vmcore, bytes) == 16);
     assert!(size_of::<EventRecord>() == 32 && offset_of!(EventRecord, lost) == 28);

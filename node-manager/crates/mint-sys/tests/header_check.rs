@@ -63,6 +63,7 @@ fn layouts_match_the_header() {
         ("offsetof(struct mint_move, reason)", offset_of!(uapi::Move, reason) as u64),
         ("sizeof(struct mint_kill)", size_of::<uapi::Kill>() as u64),
         ("offsetof(struct mint_kill, parked)", offset_of!(uapi::Kill, parked) as u64),
+        ("offsetof(struct mint_kill, fenced)", offset_of!(uapi::Kill, fenced) as u64),
         ("sizeof(struct mint_console)", size_of::<uapi::Console>() as u64),
         ("offsetof(struct mint_console, buf)", offset_of!(uapi::Console, buf) as u64),
         ("offsetof(struct mint_console, boots)", offset_of!(uapi::Console, boots) as u64),

@@ -133,6 +133,9 @@ pub struct ResourceFlags {
     pub parked: bool,
     /// PCI: a virtual function (SR-IOV).
     pub vf: bool,
+    /// Core: took INIT when its node was killed, and never came to the park loop: nobody's.
+    #[serde(default)]
+    pub fenced: bool,
 }
 
 impl ResourceFlags {
@@ -147,6 +150,7 @@ impl ResourceFlags {
             (self.flr, "flr"),
             (self.parked, "parked"),
             (self.vf, "vf"),
+            (self.fenced, "fenced"),
         ]
         .into_iter()
         .filter_map(|(set, name)| set.then_some(name))
