@@ -5,7 +5,7 @@
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The rig's layer carries it, and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
@@ -17,6 +17,17 @@ $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
 $(BUILD)/bin/mint-rig-hold: bench/rig/hold/hold.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+
+# Put onto nodes by a test, too; with the kernel's header, put together from its series.
+UAPI := include/uapi/linux/mint.h
+$(BUILD)/bin/mint-rig-raw: bench/rig/raw/raw.c $(wildcard kernel/mint-patches/*)
+	@mkdir -p $(@D)
+	@rm -rf $(BUILD)/uapi && git init -q $(BUILD)/uapi
+	@grep -v '^#' kernel/mint-patches/series | while read -r p; do \
+		! grep -qs "^diff --git a/$(UAPI) " kernel/mint-patches/$$p || \
+		git -C $(BUILD)/uapi apply --include=$(UAPI) $(CURDIR)/kernel/mint-patches/$$p || exit 1; done
+	@mkdir $(BUILD)/uapi/linux && cp $(BUILD)/uapi/$(UAPI) $(BUILD)/uapi/linux/
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -I$(BUILD)/uapi -o $@ $<
 
 # Preloaded into QEMU on the host.
 $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c

@@ -19,6 +19,7 @@ QEMU = BUILD / "qemu"
 QEMU_MEND = BUILD / "bin" / "qemu-mend.so"
 AGENT = BUILD / "bin" / "mint-rig-agent"
 HOLD = BUILD / "bin" / "mint-rig-hold"
+RAW = BUILD / "bin" / "mint-rig-raw"
 STRESS_NG = BUILD / "bin" / "stress-ng.tar.gz"
 PROMTOOL = BUILD / "bin" / "promtool"
 

@@ -7,16 +7,20 @@ Each NUMA node's RAM is a memfd of QEMU's, which we map through /proc/PID/fd.
 import mmap
 import os
 import re
+import struct
 from dataclasses import dataclass
 
+from rig import paths
 from rig.ledger import Ledger
-from rig.machine import MEMORY_PER_NUMA_MIB, SOCKETS, Machine
+from rig.machine import DEFAULT_FLAVOUR, MEMORY_PER_NUMA_MIB, SOCKETS, Machine
 from rig.node import Node
 
 # q35 puts as much RAM below 4 GiB, the rest from 4 GiB on.
 LOW_BYTES = 2 << 30
 HIGH_BASE = 4 << 30
 PER_NUMA = MEMORY_PER_NUMA_MIB << 20
+# arch/x86/include/asm/mint_area.h: node_offset of the header, text_vaddr of a node
+AREA_NODE_OFFSET, NODE_TEXT_OFFSET = 72, 312
 
 
 class Ram:
@@ -96,21 +100,47 @@ def kernel_place(node: Node) -> KernelPlace:
     return KernelPlace(virtual, physical)
 
 
+def dead_place(node: Node, area: int) -> KernelPlace:
+    """Where the kernel of a node said that it is, in the control area at that physical address: for one that has no
+    daemon to ask."""
+    with Ram(node.machine) as ram:
+        offset, stride = struct.unpack("<II", ram.read(area + AREA_NODE_OFFSET, 8))
+        record = area + offset + node.number * stride
+        _, physical = struct.unpack("<QQ", ram.read(record + NODE_TEXT_OFFSET, 16))
+    assert physical, "no kernel of the node has said where it is"
+    return KernelPlace(built_symbol("_text"), physical)
+
+
+def built_symbol(name: str) -> int:
+    """Virtual address of a symbol, as the rig's kernel was linked."""
+    for line in paths.need(paths.kernel(DEFAULT_FLAVOUR).parent / "System.map").read_text().splitlines():
+        address, _, symbol_name = line.split()
+        if symbol_name == name:
+            return int(address, 16)
+    raise LookupError(name)
+
+
 def symbol(node: Node, name: str) -> int:
     """Virtual address of a kernel symbol on a node."""
     return int(node.out(f"grep -w {name} /proc/kallsyms").split()[0], 16)
 
 
 def own_ram_bytes(node: Node, ledger: Ledger) -> int:
-    """RAM of a node's kernel, by its /proc/iomem; asserts that all of it lies in blocks that the ledger says it owns."""
-    blocks = [block for block in ledger.details["memory"] if block["owner"] == node.number]
-    owned = [(block["phys"], block["phys"] + block["bytes"]) for block in blocks]
+    """RAM of a node's kernel, by its /proc/iomem, in blocks that the ledger says it owns; asserts that it has none
+    elsewhere, but node 0 in blocks that nobody can have: with holes, firmware's tables, the control area."""
+    blocks = [block for block in ledger.details["memory"] if block["owner"] == node.number or node.number == 0]
+    spans = [(block["phys"], block["phys"] + block["bytes"], block["owner"]) for block in blocks]
+    owned = [(start, stop) for start, stop, owner in spans if owner == node.number]
+    others = [(start, stop) for start, stop, owner in spans if owner != node.number]
     iomem = node.read("/proc/iomem")
     ranges = re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : System RAM", iomem, re.MULTILINE)
     assert ranges, iomem
     total = 0
     for begin, end in ((int(first, 16), int(last, 16) + 1) for first, last in ranges):
-        covered = sum(max(0, min(end, stop) - max(begin, start)) for start, stop in owned)
-        assert covered == end - begin, f"{begin:#x} to {end:#x} is not node {node.number}'s\n{iomem}"
+        covered, foreign = (
+            sum(max(0, min(end, stop) - max(begin, start)) for start, stop in some) for some in (owned, others)
+        )
+        whole = covered == end - begin if node.number else not foreign
+        assert whole, f"{begin:#x} to {end:#x} is not node {node.number}'s\n{iomem}"
         total += covered
     return total

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node that ended gives back all that it owned, however it ended: cores that did not park are fetched, nothing
+is taken from under one that still runs, and whoever died while it acted on another node is in nobody's way."""
+
+import random
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from rig.faults import SPIN
+from rig.functions import interface_of
+from rig.machine import MachineConfig
+from rig.ram import Ram, built_symbol, dead_place
+from rig.rawcalls import ABSENT, CRASHED, KILLED, LOADED, LOADING, NOT_PARKED, RUNNING, STARTING, STOPPED, Raw
+from rig.server import CARD0, CARD2_E1000E, ONE, SPARE, Server
+from rig.wait import wait_until
+
+EAGAIN, EBUSY, ENOENT, ESTALE = 11, 16, 2, 116
+MIB = 1 << 20
+BLOCK_BYTES = 128 * MIB
+# Linux's default, where no configuration says another one.
+PANIC_0 = "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd panic=0"
+# In its initrd: it needs no disk and no daemon to die.
+DEAD = replace(SPARE, name="dead", cpus=(2, 5), memory_mib=512, more=("--cmdline", PANIC_0, "--wait", "running"))
+# arch/x86/include/asm/mint_area.h: init_page of the header
+AREA_INIT_PAGE = 180
+# cli; 1: hlt; jmp 1b. An NMI gets through.
+HALT = bytes.fromhex("fa f4 eb fd")
+
+
+@contextmanager
+def typing(server: Server, number: int, line: str) -> Iterator[None]:
+    """A line typed on a node's console, which stays open in here."""
+    keys = f"(echo {shlex.quote(line)}; sleep 600) | mintctl node console {number} --write --follow"
+    job = server.zero.start(keys, limit_s=600)
+    yield
+    job.kill()
+
+
+def area(server: Server) -> int:
+    """Physical address of the control area."""
+    return int(server.zero.read("/sys/kernel/mint/control_area").split("-")[0], 16)
+
+
+def parked(server: Server, number: int) -> list[bool]:
+    """Of each core that the node owns."""
+    cores = [cpu for cpu in server.mintctl("cpu", "list")["cpus"] if cpu["owner"] == number]
+    return ["parked" in cpu["flags"] for cpu in cores]
+
+
+def panic(server: Server, number: int) -> None:
+    """End a node in its initrd by a panic."""
+    server.node(number).console.wait_for(f"mint-init: node {number} init")
+    with typing(server, number, "echo c >/proc/sysrq-trigger"):
+        server.wait_state(number, "crashed")
+
+
+def patch(server: Server, number: int, name: str, code: bytes) -> None:
+    """Overwrite a function, which has not run yet, of a node's kernel."""
+    node = server.node(number)
+    place = dead_place(node, area(server))
+    with Ram(node.machine) as ram:
+        ram.write(place.physical(built_symbol(name)), code)
+
+
+def test_panic_of_a_node_parks_whatever_panic_says(bare: Server):
+    """panic=0 on its command line: both cores come to the park loop by themselves, and remove frees everything."""
+    before = bare.ledger()
+    bare.add(DEAD)
+    panic(bare, 1)
+    wait_until("both cores to park", lambda: parked(bare, 1) == [True, True], 30)
+    bare.mintctl("node", "remove", DEAD.name)
+    assert not (changed := before.difference(bare.ledger())), changed
+
+
+def strand(server: Server, deaf: bool) -> None:
+    """Node 1 panics, and one of its cores does not park: what would park it halts it; with deaf, what would take its
+    NMI spins."""
+    patch(server, 1, "mint_park_stopped_cpu", HALT)
+    if deaf:
+        patch(server, 1, "mint_nmi", SPIN)
+    panic(server, 1)
+    wait_until("the core that panicked to park", lambda: parked(server, 1).count(True) == 1, 30)
+
+
+@pytest.mark.parametrize("way", ["remove", "kill", "start", "repair"])
+def test_core_that_did_not_park_is_fetched(bare: Server, way: str):
+    """A dead node with a core that is not in the park loop: nothing of its memory can be taken, and each of node
+    remove, kill, start and doctor --repair brings the core there, by NMI, or by INIT."""
+    before = bare.ledger()
+    raw = Raw(bare.zero)
+    bare.add(DEAD)
+    deaf = way in ("remove", "kill")
+    strand(bare, deaf)
+    mark = bare.zero.console.mark()
+
+    # The block with its kernel's text is not to be had while a core may run there.
+    text = dead_place(bare.one, area(bare)).text_physical
+    with Ram(bare.machine) as ram:
+        was = ram.read(text, MIB)
+        assert any(was)
+        answer = raw("release", "mem", text // BLOCK_BYTES, 1)
+        assert (answer["errno"], answer["reason"]) == (EBUSY, NOT_PARKED), answer
+        assert ram.read(text, MIB) == was
+    assert raw("start", 1)["errno"] != 0
+    assert parked(bare, 1).count(True) == 1
+
+    if way == "remove":
+        bare.mintctl("node", "remove", DEAD.name, "--force")
+    elif way == "kill":
+        bare.mintctl("node", "kill", DEAD.name)
+        assert bare.mintctl.state(1) == "crashed"
+    elif way == "repair":
+        bare.zero.run("mintctl doctor --repair")
+    else:
+        bare.mintctl("node", "start", DEAD.name, "--wait", "running")
+        assert bare.mintctl.nodes()[1]["boots"] == 2
+    if deaf:
+        bare.zero.console.wait_for("ignores the NMI: INIT", mark)
+    else:
+        assert "ignores the NMI" not in bare.zero.console.text(mark)
+    if way != "remove":
+        assert way == "start" or parked(bare, 1) == [True, True]
+        bare.mintctl("node", "remove", DEAD.name, "--force")
+    assert not (changed := before.difference(bare.ledger())), changed
+
+
+def test_core_that_nothing_brings_back_is_fenced_alone(own_machine):
+    """NMI and INIT leave a core outside the park loop: it is told, and all else of the node comes back."""
+    server = own_machine(MachineConfig("fence"))
+    before = server.ledger()
+    server.add(DEAD)
+    strand(server, deaf=True)
+    mark = server.zero.console.mark()
+    with Ram(server.machine) as ram:
+        base = area(server)
+        page = int.from_bytes(ram.read(base + AREA_INIT_PAGE, 4), "little")
+        assert 0x10000 <= page < 0x80000 and page % 4096 == 0, hex(page)
+        ram.write(page, HALT)
+    server.mintctl("node", "remove", DEAD.name, "--force")
+    server.zero.console.wait_for("did not come to the park loop: fenced", mark)
+    changed = before.difference(server.ledger())
+    assert len(changed) == 1 and "absent" in changed[0], changed
+    told = [cpu for cpu in server.mintctl("cpu", "list")["cpus"] if "fenced" in cpu["flags"]]
+    assert [cpu["id"] for cpu in told] == [int(changed[0].split()[1].rstrip(":"))], told
+
+
+def test_slow_second_killer_does_not_touch_a_restarted_node(bare: Server):
+    """A kill that means an earlier start of the node is refused, and the node runs on; one that means this start, or
+    any, kills it."""
+    raw = Raw(bare.zero)
+    bare.add(DEAD)
+    assert raw("kill", 1, 1) == {"errno": 0, "parked": 2, "cpus": 2, "fenced": 0}
+    bare.mintctl("node", "start", DEAD.name, "--wait", "running")
+    assert raw("kill", 1, 1)["errno"] == ESTALE
+    assert raw("get", 1) == {"errno": 0, "state": RUNNING, "boots": 2}
+    assert parked(bare, 1) == [False, False]
+    assert raw("kill", 1, 2)["errno"] == 0
+    assert raw("get", 1)["state"] == KILLED
+    # one that has ended already is left as it is
+    assert raw("kill", 1) == {"errno": 0, "parked": 2, "cpus": 2, "fenced": 0}
+    bare.remove_all()
+
+
+ROUNDS = 8
+
+
+def test_kill_at_any_moment_of_a_start(bare: Server, request: pytest.FixtureRequest):
+    """Kills from just after the start until after it runs: the node is killed, with all cores parked, each time."""
+    rng = random.Random(request.config.getoption("--seed"))
+    raw = Raw(bare.zero)
+    bare.add(DEAD)
+    hit: dict[int, int] = {STARTING: 0, RUNNING: 0}
+    began = time.monotonic()
+    bare.mintctl("node", "restart", DEAD.name, "--wait", "running")
+    whole_s = time.monotonic() - began
+    for number in range(ROUNDS):
+        raw("kill", 1)
+        load = f"kexec -s -l --mint-node 1 --initrd /boot/node.initrd --command-line {shlex.quote(PANIC_0)} /boot/vmlinuz-mint"
+        bare.zero.run(load)
+        assert raw("start", 1)["errno"] == 0
+        time.sleep(whole_s * (number + rng.random()) / ROUNDS)
+        hit[raw("get", 1)["state"]] += 1
+        answer = raw("kill", 1)
+        assert answer == {"errno": 0, "parked": 2, "cpus": 2, "fenced": 0}
+        assert raw("get", 1)["state"] == KILLED
+        assert parked(bare, 1) == [True, True]
+    print(f"killed while starting, running: {hit}")
+    assert hit[STARTING] and hit[RUNNING], hit
+    bare.remove_all()
+
+
+BIG_INITRD_MIB = 280
+
+
+def test_load_whose_node_died_is_taken_over(pair: Server):
+    """Node 1 is killed while it writes a large initrd into node 3: node 3 is loaded by the next one at once."""
+    raw = Raw(pair.zero)
+    plan = replace(SPARE, name="target", memory_mib=512, devices=(), more=("--no-start",))
+    pair.add(plan)
+    pair.one.run(f"truncate -s {BIG_INITRD_MIB}M /tmp/big")
+    killer = raw.start("await", 3, LOADING, "kill", 1)
+    pair.one.start(f"kexec -s -l --mint-node 3 --initrd /tmp/big --command-line {shlex.quote(PANIC_0)} /boot/vmlinuz-mint")
+    assert Raw.end(killer)["errno"] == 0
+    # The load was cut off, not done.
+    assert pair.mintctl.state(1) == "killed"
+    assert raw("get", 3)["state"] == STOPPED
+    assert raw("start", 3)["errno"] != 0
+    pair.zero.run(
+        f"kexec -s -l --mint-node 3 --initrd /boot/node.initrd --command-line {shlex.quote(PANIC_0)} /boot/vmlinuz-mint"
+    )
+    assert raw("get", 3)["state"] == LOADED
+    pair.mintctl("node", "remove", plan.name, "--force")
+    pair.mintctl("node", "start", ONE.name)
+    pair.wait_ready(pair.one)
+
+
+def test_refused_load_leaves_the_dump(bare: Server):
+    """An initrd that does not fit: the node is still crashed, and its memory can still be dumped."""
+    raw = Raw(bare.zero)
+    bare.add(DEAD)
+    panic(bare, 1)
+    wait_until("both cores to park", lambda: parked(bare, 1) == [True, True], 30)
+    bare.zero.run("truncate -s 600M /tmp/big")
+    result = bare.zero.run("kexec -s -l --mint-node 1 --initrd=/tmp/big /boot/vmlinuz-mint", check=False)
+    assert result.status != 0
+    assert raw("get", 1)["state"] == CRASHED
+    dumped = bare.mintctl("node", "dump", DEAD.name, "--output", "/tmp/vmcore", limit_s=600)
+    assert dumped["data_bytes"] > 0
+    bare.zero.run("rm /tmp/vmcore /tmp/big")
+    bare.remove_all()
+
+
+def node_ram(server: Server, number: int) -> list[tuple[int, int]]:
+    """Physical address and length of each block that a node owns."""
+    blocks = server.ledger().details["memory"]
+    return [(block["phys"], block["bytes"]) for block in blocks if block["owner"] == number]
+
+
+def test_card_of_a_dead_node_does_not_write_over_its_next_image(bare: Server):
+    """Broadcasts come in while the node crashes, is loaded again, and waits: nothing in its memory changes."""
+    plan = replace(DEAD, devices=(CARD2_E1000E,))
+    raw = Raw(bare.zero)
+    bare.add(plan)
+    console = bare.one.console
+    console.wait_for("mint-init: node 1 init")
+    up = "for i in /sys/bus/pci/devices/*/net/*; do ip link set ${i##*/} up promisc on; echo is up: ${i##*/}; done"
+    with typing(bare, 1, up):
+        console.wait_for(r"is up: \w+\d")
+        wire = interface_of(bare.zero, CARD0)
+        bare.zero.run(f"ip link set {wire} up")
+        flood = raw.start("flood", wire, 60)
+        time.sleep(3)
+    ram_of_node = node_ram(bare, 1)
+    panic(bare, 1)
+    wait_until("both cores to park", lambda: parked(bare, 1) == [True, True], 30)
+
+    def contents(ram: Ram) -> list[int]:
+        return [hash(ram.read(start, MIB)) for base, size in ram_of_node for start in range(base, base + size, MIB)]
+
+    def changes(ram: Ram) -> int:
+        first = contents(ram)
+        time.sleep(3)
+        return sum(a != b for a, b in zip(first, contents(ram), strict=True))
+
+    with Ram(bare.machine) as ram:
+        # The card of the dead node goes on: else this test would show nothing.
+        assert changes(ram) > 0
+        bare.zero.run(
+            f"kexec -s -l --mint-node 1 --initrd /boot/node.initrd --command-line {shlex.quote(PANIC_0)} /boot/vmlinuz-mint"
+        )
+        assert raw("get", 1)["state"] == LOADED
+        assert changes(ram) == 0
+    assert Raw.end(flood)["sent"] > 1000
+    assert raw("start", 1)["errno"] == 0
+    bare.wait_state(1, "running")
+    bare.remove_all()
+
+
+def test_memory_of_the_platform_is_nobodys(pair: Server):
+    """Blocks with the control area, firmware's tables, the page that INIT leads to: no node can release them, for
+    itself or for node 0."""
+    blocks = {area(pair) // BLOCK_BYTES, 0}
+    for line in pair.zero.out("grep -E 'ACPI|Reserved' /proc/iomem").splitlines():
+        first = int(line.split("-")[0], 16)
+        if first < pair.mintctl("memory", "list")["memory"][-1]["phys"] and first >> 32 == 0 and first < 2 << 30:
+            blocks.add(first // BLOCK_BYTES)
+    assert len(blocks) > 1
+    listed = {block["id"] for block in pair.mintctl("memory", "list")["memory"]}
+    assert not blocks & listed
+    for node in (pair.zero, pair.one):
+        raw = Raw(node)
+        for block in sorted(blocks):
+            answer = raw("release", "mem", block, 0)
+            assert (answer["errno"], answer["reason"]) == (ENOENT, ABSENT), (block, answer)
