@@ -212,8 +212,14 @@ def test_operators_key_and_password_are_in_the_site_layer_alone(install, key, tm
     entries = dict(line.split(":")[:2] for line in text(layer, "etc/shadow").splitlines())
     assert entries.pop("root") == HASH
     assert set(entries.values()) == {"*"}
-    assert files(layer)["/etc/shadow"] == "-rw-------"
-    assert not [path for path in files(layer) if path not in ("", "/etc", "/etc/ssh", "/etc/shadow", "/etc/ssh/authorized_keys")]
+    # login looks into shadow for those alone who have an x here.
+    fields = dict(line.split(":")[:2] for line in text(layer, "etc/passwd").splitlines())
+    assert fields.pop("root") == "x"
+    assert fields.keys() == entries.keys()
+    have = files(layer)
+    assert have["/etc/shadow"] == "-rw-------"
+    assert have["/etc/passwd"] == have["/etc/ssh/authorized_keys"] == "-rw-r--r--"
+    assert have.keys() == {"", "/etc", "/etc/ssh", "/etc/passwd", "/etc/shadow", "/etc/ssh/authorized_keys"}
 
 
 def test_sites_own_files_are_laid_over_the_image(install, tmp_path):
