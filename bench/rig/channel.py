@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on node 0: the host's end of the agent's protocol (agent/agent.c).
+"""Commands on a node: the host's end of the agent's protocol (agent/agent.c).
 
-A Channel is a connection to the agent's virtio-serial port; it runs any number
-of Jobs at a time. One thread reads; frames go to the job they are for.
+A Channel is a connection to an agent, of node 0 through its virtio-serial port, of
+others through node 0 (rig.link); it runs any number of Jobs at a time. One thread
+reads; frames go to the job they are for.
 """
 
 import contextlib
@@ -14,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from rig.errors import CommandTimeout, MachineLost
+from rig.errors import CommandTimeout, MachineLost, RigError
 
 VERSION = 1
 HEADER = struct.Struct("<cBBBII")
@@ -36,7 +38,16 @@ def frame(kind: int, job: int = 0, payload: bytes = b"", flags: int = 0) -> byte
     return HEADER.pack(b"M", VERSION, kind, flags, job, len(payload)) + payload
 
 
-def read_exactly(stream: socket.socket, count: int) -> bytes:
+class Stream(Protocol):
+    """What a Channel wants of a connection: these of a socket's methods."""
+
+    def recv(self, count: int, /) -> bytes: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+def read_exactly(stream: Stream, count: int) -> bytes:
     """count bytes from a socket; raises EOFError at its end."""
     data = bytearray()
     while len(data) < count:
@@ -47,7 +58,7 @@ def read_exactly(stream: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def read_frame(stream: socket.socket) -> tuple[int, int, int, bytes]:
+def read_frame(stream: Stream) -> tuple[int, int, int, bytes]:
     """The next frame: kind, flags, job, payload; raises EOFError at the end."""
     while True:
         magic, version, kind, flags, job, count = HEADER.unpack(read_exactly(stream, HEADER.size))
@@ -113,7 +124,7 @@ class Job:
                     )
                 return
             if kind < 0:
-                raise MachineLost(f"{payload.decode()} during: {self.command}")
+                raise self._channel.error(f"{payload.decode()} during: {self.command}")
             (self._stdout if kind == OUTPUT else self._stderr).extend(payload)
             yield kind, payload
 
@@ -167,11 +178,12 @@ class Job:
 class Channel:
     """Connection to the agent, or to a background rig that relays to it.
 
-    lost: called when the connection ends; returns what to say about it.
+    lost: called when the connection ends; returns what to say about it. error: what is
+    raised then.
     """
 
-    def __init__(self, stream: socket.socket, lost: Callable[[], str]) -> None:
-        self._stream, self._lost = stream, lost
+    def __init__(self, stream: Stream, lost: Callable[[], str], error: type[RigError] = MachineLost) -> None:
+        self._stream, self._lost, self.error = stream, lost, error
         self._numbers = itertools.count(1)
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
@@ -205,22 +217,27 @@ class Channel:
             self._hello.set()
 
     def send(self, data: bytes) -> None:
-        """Frames to the agent; raises MachineLost."""
+        """Frames to the agent; raises self.error, e.g. MachineLost."""
         try:
             with self._send_lock:
                 if not self._over:
                     self._stream.sendall(data)
                     return
         except OSError as error:
-            raise MachineLost(self._lost() or f"the channel broke: {error}") from error
-        raise MachineLost(self._over)
+            raise self.error(self._lost() or f"the channel broke: {error}") from error
+        raise self.error(self._over)
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection has ended."""
+        return bool(self._over)
 
     def wait_ready(self, limit_s: float = 180) -> None:
-        """Wait for the agent's first word; raises CommandTimeout, MachineLost."""
+        """Wait for the agent's first word; raises CommandTimeout, or self.error."""
         if not self._hello.wait(limit_s):
-            raise CommandTimeout(f"node 0's agent did not answer within {limit_s:g} s")
+            raise CommandTimeout(f"the agent did not answer within {limit_s:g} s")
         if self._over:
-            raise MachineLost(self._over)
+            raise self.error(self._over)
 
     def adopt(self, receiver) -> int:
         """A job number whose frames go to receiver.deliver(kind, flags, payload)."""
@@ -237,7 +254,7 @@ class Channel:
         keep_input: bool = False,
         terminal: bool = False,
     ) -> Job:
-        """Start `sh -c command` on node 0; it is killed after limit_s (0: never).
+        """Start `sh -c command` on the node; it is killed after limit_s (0: never).
 
         stdin: its whole input; keep_input: Job.input() will bring it.
         """

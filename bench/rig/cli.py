@@ -28,6 +28,7 @@ from rig.errors import CommandTimeout, RigError
 from rig.machine import Machine, MachineConfig
 from rig.node import on_node
 from rig.paths import RIG, UP
+from rig.watch import watch
 
 READY = "test -e /run/mint/ready"
 
@@ -95,6 +96,7 @@ def serve(options: argparse.Namespace) -> int:
     """The process that `up` leaves in the background."""
     config = MachineConfig(UP.name, mint=options.mint, flavour=options.flavour, append=options.append)
     with Machine(config) as machine:
+        watch(machine)
         relay.serve(machine)
         if not machine.alive():
             print(machine.why_over(), flush=True)
@@ -189,6 +191,7 @@ def boot(options: argparse.Namespace) -> int:
     )
     end = time.monotonic() + options.limit_s
     with Machine(config) as machine:
+        watch(machine)
         shown = [0] * len(machine.console)
         jobs = [machine.channel.start(command, limit_s=0) for command in options.exec]
         status = None

@@ -11,6 +11,10 @@ class MachineLost(RigError):
     """QEMU ended although nobody asked it to (reset, triple fault, its own bug)."""
 
 
+class NodeEnded(RigError):
+    """A node ended, or there is none, where a command should run; the machine may be fine."""
+
+
 class CommandTimeout(RigError):
     """A command on a node, or the wait for it, took longer than its limit."""
 

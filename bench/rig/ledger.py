@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger, who owns what, as mintctl shows it."""
+"""The ledger: who owns what, as the machine's RAM says (rig.area), or mintctl."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +19,30 @@ class Ledger:
         return [
             key[1] for key, value in self.resources.items() if key[0] == kind and value == (state, owner)
         ]
+
+    def memory_bytes(self, owner: int | None, numa: int) -> int:
+        """Memory of a NUMA node that owner has (None: that is free)."""
+        blocks = self.details["memory"]
+        place = ("free", None) if owner is None else ("owned", owner)
+        return sum(b["bytes"] for b in blocks if (b["state"], b["owner"]) == place and b["numa"] == numa)
+
+    def memory_places(self) -> list[tuple[int | None, int]]:
+        """Each owner with each NUMA node; None: nobody."""
+        numas = sorted({block["numa"] for block in self.details["memory"]})
+        return [(owner, numa) for owner in (*self.nodes, None) for numa in numas]
+
+    def differs_but_for_blocks(self, later: "Ledger") -> list[str]:
+        """What changed, but for which blocks of memory of a NUMA node somebody has."""
+        found = [line for line in self.difference(later) if not line.startswith("memory ")]
+        for owner, numa in self.memory_places():
+            before, after = self.memory_bytes(owner, numa), later.memory_bytes(owner, numa)
+            if before != after:
+                found.append(f"memory of NUMA node {numa}, owner {owner}: {before >> 20} MiB -> {after >> 20} MiB")
+        return found
+
+    def changes(self) -> int:
+        """How often any word of it has changed (of one that was read in RAM)."""
+        return sum(entry["changes"] for entries in self.details.values() for entry in entries)
 
     def moving(self) -> list[tuple[str, str]]:
         """What is between owners: nothing, when no move is under way."""

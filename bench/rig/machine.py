@@ -8,7 +8,7 @@ port of its own:
     0000:01:00.0 virtio-blk   node 0's root     0000:04:00.0 virtio-net
     0000:02:00.0 virtio-blk                     0000:05:00.0 virtio-net
     0000:03:00.0 NVMe                           0000:06:00.0 e1000e
-    0000:07:00.0 virtio-serial: exec channel, the other nodes' consoles
+    0000:07:00.0 virtio-serial: exec channel
 """
 
 import fcntl
@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from rig import accel, emulator, paths
 from rig.channel import Channel
 from rig.console import Console
 from rig.errors import MachineLost
+from rig.link import Links
 from rig.qmp import Monitor
 from rig.trace import Recorder
 
@@ -122,8 +124,8 @@ def own_folder(name: str) -> tuple[Path, int]:
 class Machine:
     """One emulated server, from start() to stop().
 
-    console[n] is node n's console, channel runs commands on node 0, monitor is
-    QEMU's. All files are in folder (build/rig/NAME, emptied by start()).
+    console[n] is node n's console (rig.watch writes those of nodes 1 and up), channel runs
+    commands on node 0, links on the others, monitor is QEMU's. All files are in folder (build/rig/NAME, emptied by start()).
     """
 
     def __init__(self, config: MachineConfig) -> None:
@@ -134,10 +136,13 @@ class Machine:
             for n in range(NODES_WITH_CONSOLE + 1)
         ]
         self.channel: Channel | None = None
+        self.links = Links()
         self.monitor: Monitor | None = None
         self.process: subprocess.Popen | None = None
         self.trace: Recorder | None = None
         self._stopping = False
+        # Set by stop(): for those who look at the machine from threads of their own.
+        self.ended = threading.Event()
         self.started_at = 0.0
 
     def _disks(self) -> list[str]:
@@ -158,18 +163,12 @@ class Machine:
         ]
 
     def _serial(self, channel_fd: int) -> list[str]:
-        arguments = [
+        return [
             *port(7),
             "-device", "virtio-serial-pci,id=serial,bus=rp7",
             "-chardev", f"socket,id=exec,fd={channel_fd}",
             "-device", "virtserialport,bus=serial.0,chardev=exec,name=mint.exec",
         ]  # fmt: skip
-        for n in range(1, NODES_WITH_CONSOLE + 1):
-            arguments += [
-                "-chardev", f"file,id=console{n},path={self.console[n].path}",
-                "-device", f"virtserialport,bus=serial.0,chardev=console{n},name=mint.console.{n}",
-            ]  # fmt: skip
-        return arguments
 
     def arguments(self, channel_fd: int, monitor_fd: int) -> list[str]:
         """QEMU's whole command line."""
@@ -285,6 +284,7 @@ class Machine:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self.ended.set()
         if self.channel:
             self.channel.close()
         if self.monitor:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rig.channel import Job, Result
-from rig.errors import CommandFailed, RigError
+from rig.channel import Channel, Job, Result
+from rig.errors import CommandFailed, NodeEnded, RigError
+from rig.link import CONNECT_S
 from rig.machine import Machine
 from rig.wait import SLOWNESS, wait_until
 
@@ -16,7 +17,7 @@ LOOKS = 30
 
 
 def on_node(node: int, command: str, with_input: bool = False) -> str:
-    """The command line for node 0 that runs a shell command on a node."""
+    """The command line for node 0 by which a user runs a shell command on a node (`make exec`)."""
     if node == 0:
         return command
     option = " --stdin" if with_input else ""
@@ -25,20 +26,26 @@ def on_node(node: int, command: str, with_input: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a machine; number 0 is the one with the exec channel."""
+    """One node of a machine. Commands are run by the rig's own agent there, never by mintctl."""
 
     machine: Machine
     number: int
+    connect_s: float = CONNECT_S  # how long to wait for its agent
 
     @property
     def console(self):
         """Its console log."""
         return self.machine.console[self.number]
 
+    @property
+    def channel(self) -> Channel:
+        """To its agent; of nodes 1 and up, it waits for the agent of one that boots. Raises NodeEnded."""
+        main = self.machine.channel
+        return main if self.number == 0 else self.machine.links.channel(main, self.number, self.connect_s * SLOWNESS)
+
     def start(self, command: str, limit_s: float = 120, stdin: bytes | None = None) -> Job:
         """Start a shell command; it is killed after limit_s (0: never)."""
-        whole = on_node(self.number, command, stdin is not None)
-        return self.machine.channel.start(whole, limit_s * SLOWNESS, stdin)
+        return self.channel.start(command, limit_s * SLOWNESS, stdin)
 
     def run(
         self, command: str, limit_s: float = 120, stdin: bytes | None = None, check: bool = True
@@ -46,7 +53,7 @@ class Node:
         """Run a shell command to its end.
 
         Raises CommandFailed if check and its status is not 0, CommandTimeout
-        after limit_s, MachineLost.
+        after limit_s, NodeEnded if the node ends under it, MachineLost.
         """
         result = self.start(command, limit_s, stdin).wait()
         if check and result.status != 0:
@@ -64,10 +71,14 @@ class Node:
         command every fraction of a second would keep both nodes' mintds busy.
         """
         loop = f"for look in {' '.join(map(str, range(LOOKS)))}; do {condition} && exit 0; sleep 0.3; done; exit 1"
-        looks: list[Result] = []
+        looks: list[Result | NodeEnded] = []
 
         def holds() -> bool:
-            looks.append(self.run(loop, check=False))
+            try:
+                looks.append(self.run(loop, check=False))
+            except NodeEnded as error:  # it may be started anew
+                looks.append(error)
+                return False
             return looks[-1].status == 0
 
         try:
@@ -75,7 +86,7 @@ class Node:
         except RigError as error:
             # A note, so that a lost machine stays one.
             if looks:
-                error.add_note(f"the last of {len(looks)} looks ended with {looks[-1].status}: {looks[-1].err}")
+                error.add_note(f"the last of {len(looks)} looks: {looks[-1]}")
             raise
 
     @contextmanager
@@ -93,6 +104,4 @@ class Node:
 
     def terminal(self, command: str, limit_s: float = 300) -> Job:
         """Start a command that has a terminal, and takes Job.input()."""
-        if self.number != 0:
-            command = f"exec ssh -tt -o BatchMode=yes 10.77.0.{10 + self.number} {shlex.quote(command)}"
-        return self.machine.channel.start(command, limit_s, keep_input=True, terminal=True)
+        return self.channel.start(command, limit_s, keep_input=True, terminal=True)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine's RAM, read (and for faults, written) by the rig while nodes run.
 
-Each NUMA node's RAM is a memfd of QEMU's, which we map through /proc/PID/fd.
+Each NUMA node's RAM is a memfd of QEMU's, which we open through /proc/PID/fd. It is
+not mapped: a look at a page that the machine has not used yet would take host memory.
 """
 
-import mmap
 import os
 import re
 import struct
 from dataclasses import dataclass
 
 from rig import paths
+from rig.area import Area, find_area
 from rig.ledger import Ledger
 from rig.machine import DEFAULT_FLAVOUR, MEMORY_PER_NUMA_MIB, SOCKETS, Machine
 from rig.node import Node
@@ -38,46 +39,50 @@ class Ram:
             except FileNotFoundError:
                 continue  # closed meanwhile
         assert len(found) == SOCKETS, f"QEMU's memory files: {found}"
-        self._maps = []
-        for path in found:
-            with open(path, "r+b") as file:
-                self._maps.append(mmap.mmap(file.fileno(), PER_NUMA))
+        self._files = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in found]
 
-    def _place(self, address: int) -> tuple[mmap.mmap, int, int]:
-        """Map, offset in it, bytes that follow without a break."""
+    def _place(self, address: int) -> tuple[int, int, int]:
+        """File, offset in it, bytes that follow without a break."""
         offset = address if address < LOW_BYTES else address - HIGH_BASE + LOW_BYTES
         room = LOW_BYTES - address if address < LOW_BYTES else PER_NUMA * SOCKETS - offset
         if address < 0 or LOW_BYTES <= address < HIGH_BASE or room <= 0:
             raise ValueError(f"{address:#x} is not RAM of the machine")
         number, inner = divmod(offset, PER_NUMA)
-        return self._maps[number], inner, min(room, PER_NUMA - inner)
+        return self._files[number], inner, min(room, PER_NUMA - inner)
 
     def read(self, address: int, count: int) -> bytes:
         """count bytes from a physical address."""
-        data = bytearray()
+        parts = []
         while count:
-            memory, offset, room = self._place(address)
-            step = min(count, room)
-            data += memory[offset : offset + step]
-            address, count = address + step, count - step
-        return bytes(data)
+            file, offset, room = self._place(address)
+            parts.append(os.pread(file, min(count, room), offset))
+            address, count = address + len(parts[-1]), count - len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, address: int, data: bytes) -> None:
         """Change RAM under the nodes' feet, for tests of faults."""
-        memory, offset, room = self._place(address)
+        file, offset, room = self._place(address)
         assert len(data) <= room
-        memory[offset : offset + len(data)] = data
+        written = os.pwrite(file, data, offset)
+        assert written == len(data), f"{written} of {len(data)} bytes at {address:#x}"
 
     def close(self) -> None:
-        """Unmap."""
-        for memory in self._maps:
-            memory.close()
+        """Close; QEMU keeps its own."""
+        for file in self._files:
+            os.close(file)
+        self._files = []
 
     def __enter__(self) -> "Ram":
         return self
 
     def __exit__(self, *exception) -> None:
         self.close()
+
+
+def area_of(ram: Ram) -> Area | None:
+    """The machine's control area; None before node 0's kernel has made it, or without Mint."""
+    size = PER_NUMA * SOCKETS
+    return find_area(ram.read, [(0, LOW_BYTES), (HIGH_BASE, HIGH_BASE + size - LOW_BYTES)])
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,19 @@
 ledger, and the two nodes of the default scenario."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rig import paths
+from rig.area import Area, NodeNow
 from rig.errors import RigError
 from rig.guest import NODE0_KERNEL
-from rig.ledger import Ledger, read_ledger
+from rig.ledger import Ledger
 from rig.machine import DEFAULT_FLAVOUR, Machine, MachineConfig
 from rig.mintctl import Mintctl
 from rig.node import Node
+from rig.ram import Ram, area_of
 from rig.wait import SLOWNESS, wait_until
+from rig.watch import watch
 
 # What the machine's kernels may take until their services answer. Emulated,
 # on two host cores that other work may share.
@@ -67,6 +70,8 @@ class Server:
         self.zero = self.node(0)
         self.one, self.two = self.node(1), self.node(2)
         self.mintctl = Mintctl(self.zero)
+        self._ram: Ram | None = None
+        self._area: Area | None = None
 
     def node(self, number: int) -> Node:
         """Node number, whether it exists now or not."""
@@ -76,6 +81,7 @@ class Server:
         """Start the machine, wait for node 0's services."""
         self.machine.start()
         try:
+            watch(self.machine)
             self.machine.channel.wait_ready(READY_LIMIT_S * SLOWNESS)
             self.wait_ready(self.zero)
             if DEFAULT_FLAVOUR != "mint":
@@ -91,6 +97,9 @@ class Server:
     def stop(self) -> None:
         """End the machine."""
         self.machine.stop()
+        if self._ram is not None:
+            self._ram.close()
+            self._ram = self._area = None
 
     def __enter__(self) -> "Server":
         return self.start()
@@ -99,16 +108,38 @@ class Server:
         self.stop()
 
     def wait_ready(self, node: Node, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until a node's libvirtd answers (its init then makes /run/mint/ready)."""
+        """Wait until a node's libvirtd answers (its init then makes /run/mint/ready). That is some time after its
+        mintd does: guests wait for it by themselves."""
         node.wait("its services", "[ -e /run/mint/ready ]", limit_s)
 
     def wait_mintd(self, node: Node, limit_s: float = 60) -> None:
         """Wait until the mintd of a node that was started (again) answers mintctl there."""
         node.wait("its mintd", "mintctl node list >/dev/null 2>&1", limit_s)
 
+    @property
+    def area(self) -> Area:
+        """The control area in the machine's RAM; raises RigError if there is none."""
+        self.machine.check_alive()
+        if self._ram is None:
+            self._ram = Ram(self.machine)
+        if self._area is None or not self._area.is_there():
+            self._area = area_of(self._ram)
+        if self._area is None:
+            raise RigError("there is no control area in the machine's RAM: node 0 runs without Mint")
+        return self._area
+
     def ledger(self) -> Ledger:
-        """Who owns what now."""
-        return read_ledger(self.mintctl)
+        """Who owns what now, read in the machine's RAM."""
+        return self.area.ledger()
+
+    def nodes(self) -> dict[int, NodeNow]:
+        """The nodes that there are now, by id, read in the machine's RAM."""
+        return self.area.nodes()
+
+    def state(self, number: int) -> str:
+        """State of node number, read in the machine's RAM ("absent": there is none)."""
+        node = self.nodes().get(number)
+        return node.state if node else "absent"
 
     def add(self, plan: NodePlan, *more: str) -> dict:
         """mintctl node add; gives what it answers."""
@@ -118,14 +149,14 @@ class Server:
         """Wait until node number is in one of these states ("absent": there is none)."""
 
         def reached() -> str | None:
-            state = self.mintctl.state(number)
+            state = self.state(number)
             return state if state in states else None
 
-        return wait_until(f"node {number} {' or '.join(states)}", reached, limit_s, every_s=0.2)
+        return wait_until(f"node {number} {' or '.join(states)}", reached, limit_s, every_s=0.05)
 
     def extra_nodes(self) -> dict[int, dict]:
-        """Nodes beside node 0, by id."""
-        return {number: node for number, node in self.mintctl.nodes().items() if number != 0}
+        """Nodes beside node 0, by id: name, state, boots, ..., as in NodeNow."""
+        return {number: asdict(node) for number, node in self.nodes().items() if number != 0}
 
     def remove_all(self) -> bool:
         """Only node 0 stays; gives whether there were others."""
@@ -150,6 +181,24 @@ class Server:
             sizes = [f"--memory={total[numa] >> 20}M@numa{numa}" for numa in numas]
             self.mintctl("node", "resize", "node0", *sizes)
 
+    def restore(self, like: Ledger) -> None:
+        """Running nodes have again what they had then: the same cores and functions, and as much memory of each NUMA
+        node, whichever blocks. Raises MintctlError, e.g. if memory cannot leave."""
+        now, names = self.ledger(), like.nodes
+        for (kind, device), (state, owner) in like.resources.items():
+            if kind == "device" and state == "owned" and now.resources[kind, device] != (state, owner):
+                self.mintctl("device", "move", device, "--to", names[owner])
+        for node, name in names.items():
+            others = ",".join(other for other in names.values() if other != name)
+            wanted = like.owned("cpu", node)
+            if self.ledger().owned("cpu", node) != wanted:
+                self.mintctl("node", "resize", name, "--cpus", ",".join(wanted), "--from", others)
+        more = {place: now.memory_bytes(*place) - like.memory_bytes(*place) for place in like.memory_places()}
+        # What is too much first: it is free then.
+        for (node, numa), count in sorted(more.items(), key=lambda item: -item[1]):
+            if node is not None and count:
+                self.mintctl("node", "resize", names[node], f"--memory={-count >> 20:+d}M@numa{numa}")
+
     def ensure_pair(self) -> bool:
         """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others; gives whether that took a change."""
         have = {n: (node["name"], node["state"]) for n, node in self.extra_nodes().items()}
@@ -162,7 +211,7 @@ class Server:
         self.add(TWO)
         names = {n: node["name"] for n, node in self.extra_nodes().items()}
         if names != {1: ONE.name, 2: TWO.name}:
-            raise RigError(f"nodes one and two should have ids 1 and 2, mintctl says {names}")
+            raise RigError(f"nodes one and two should have ids 1 and 2; there are {names}")
         self.wait_ready(self.one)
         self.wait_ready(self.two)
         return True

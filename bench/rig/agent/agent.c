@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The rig's hands inside node 0: runs commands that the test program on the
- * host sends through a virtio-serial port. Static, so that it runs in any
- * image, one with no libraries included.
+ * The rig's hands inside a node: runs commands that the test program on the
+ * host sends, to node 0 through a virtio-serial port, to other nodes over mint0.
+ * Static, so that it runs in any image, one with no libraries included.
  *
  * usage: mint-rig-agent [PORT-NAME | DEVICE]      (default mint.exec)
+ *        mint-rig-agent --listen INTERFACE PORT   (TCP, on that interface only)
  *        mint-rig-agent --tsc-khz                 (on the host: its TSC's rate)
  *
  * Protocol, both directions (bench/rig/channel.py is the other end): frames of
  *   u8 'M', u8 version, u8 type, u8 flags, le32 job, le32 length, payload
  * Several jobs run at a time; the host chooses their numbers. Output is sent
- * as it comes. A job's EXIT is its last frame.
+ * as it comes. A job's EXIT is its last frame. Each TCP connection has a process
+ * and jobs of its own; jobs are killed at its end.
  *
  * Exit: 0 no such port here (not a node of the rig), 1 the port failed.
  */
@@ -18,6 +20,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -27,6 +31,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -67,9 +72,18 @@ struct job {
 
 static struct job jobs[JOBS_MAX];
 static int port;
+static int is_connection;	/* port is one: it has an end */
+
+static void kill_job(const struct job *j, int signal_number);
 
 static void die(const char *what)
 {
+	if (is_connection) { /* its other end is gone */
+		for (struct job *j = jobs; j < jobs + JOBS_MAX; j++)
+			if (j->used)
+				kill_job(j, SIGKILL);
+		exit(0);
+	}
 	fprintf(stderr, "mint-rig-agent: %s: %s\n", what, strerror(errno));
 	exit(1);
 }
@@ -313,7 +327,9 @@ static void read_port(void)
 
 	if (n <= 0) {
 		/* No host at the other end: nothing tells when it is back. */
-		if (n == 0)
+		if (n == 0 && is_connection)
+			die("end of the connection");
+		else if (n == 0)
 			usleep(100000);
 		else if (errno != EAGAIN && errno != EINTR)
 			die("read from the port");
@@ -449,6 +465,37 @@ static int print_tsc_khz(void)
 	return 0;
 }
 
+/* Returns in a process of its own for each connection, whose socket it gives. */
+static int accept_each(const char *interface, int number)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(number) };
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, fd;
+
+	if (listener < 0 ||
+	    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+	    setsockopt(listener, SOL_SOCKET, SO_BINDTODEVICE, interface, strlen(interface)) ||
+	    bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 16))
+		die(interface);
+	signal(SIGCHLD, SIG_IGN); /* nobody waits for them */
+	for (;;) {
+		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0) {
+			usleep(100000);
+			continue;
+		}
+		if (!fork())
+			break;
+		close(fd);
+	}
+	close(listener);
+	signal(SIGCHLD, SIG_DFL);
+	/* Small frames, and a peer that may be killed at any time. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	is_connection = 1;
+	return fd;
+}
+
 int main(int argc, char **argv)
 {
 	sigset_t set;
@@ -456,7 +503,10 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "--tsc-khz"))
 		return print_tsc_khz();
-	port = open_port(argc > 1 ? argv[1] : "mint.exec");
+	if (argc == 4 && !strcmp(argv[1], "--listen"))
+		port = accept_each(argv[2], atoi(argv[3]));
+	else
+		port = open_port(argc > 1 ? argv[1] : "mint.exec");
 	if (port < 0)
 		return 0;
 	signal(SIGPIPE, SIG_IGN);
