@@ -72,6 +72,7 @@ fn initrd_and_its_cpio_archives() {
         Ok(_) => "good".to_owned(),
         Err(InitrdFault::Unknown { at: 0 }) => "unknown".to_owned(),
         Err(InitrdFault::Unknown { .. }) => "unknown behind a good one".to_owned(),
+        Err(InitrdFault::TooLarge) => "too large".to_owned(),
         // the words of it: the decoders tell numbers, too
         Err(InitrdFault::Broken { why, .. }) => {
             let words = why.split(['(', '{']).next().unwrap_or_default().split_whitespace();
