@@ -338,7 +338,8 @@ mod tests {
     fn keys_that_a_loss_of_power_emptied_are_made_anew() {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("nowhere");
-        let open = || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None).unwrap();
+        let open =
+            || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
         let first = open();
         for (damaged, is_ca) in
             [("ca.key", true), ("ca.pem", true), ("node.key", false), ("node.pem", false)]
