@@ -7,7 +7,7 @@
  *        raw kill NODE [BOOTS [AFTER_US]]
  *        raw start|destroy|get NODE
  *        raw await NODE STATE COMMAND [NODE...]     as soon as NODE's state (a number) is STATE
- *        raw flood INTERFACE SECONDS               broadcasts, as many as go out
+ *        raw flood INTERFACE FRAMES                so many broadcasts
  * Prints "errno=N" and the fields that the call gives. Exit: 0 whatever the
  * kernel answered, 1 no call was made, 2 usage.
  */
@@ -111,13 +111,12 @@ static int await(unsigned int node, unsigned int state)
 	return 1;
 }
 
-static int flood(const char *interface, unsigned int for_s)
+static int flood(const char *interface, unsigned long frames)
 {
 	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_halen = 6,
 				  .sll_addr = { 255, 255, 255, 255, 255, 255 } };
 	unsigned char frame[FRAME_BYTES] = { 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5 };
 	int wire = socket(AF_PACKET, SOCK_RAW, 0);
-	double end = seconds() + for_s;
 	unsigned long sent = 0;
 
 	if (wire < 0)
@@ -126,7 +125,7 @@ static int flood(const char *interface, unsigned int for_s)
 	if (!to.sll_ifindex)
 		return fail(interface);
 	memset(frame + 14, 0xa5, sizeof(frame) - 14);
-	while (seconds() < end)
+	for (double end = seconds() + AWAIT_S; sent < frames && seconds() < end;)
 		if (sendto(wire, frame, sizeof(frame), 0, (struct sockaddr *)&to, sizeof(to)) > 0)
 			sent++;
 		else
