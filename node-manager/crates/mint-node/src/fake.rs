@@ -74,6 +74,7 @@ fn errno(call: &'static str, subject: impl ToString, number: i32) -> SysError {
 }
 
 const ENOENT: i32 = 2;
+const ESTALE: i32 = 116;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const EPERM: i32 = 1;
@@ -446,7 +447,7 @@ impl Machine for FakeMachine {
         }
     }
 
-    fn kill(&self, id: NodeId) -> Result<KillReport, SysError> {
+    fn kill(&self, id: NodeId, boots: u32) -> Result<KillReport, SysError> {
         let mut state = self.lock();
         state.fault("kill", &format!("node {id}"))?;
         state.calls.push(format!("kill {id}"));
@@ -457,6 +458,9 @@ impl Machine for FakeMachine {
             .count();
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         let node = state.nodes.get_mut(&id).ok_or_else(|| errno("kill", id, ENOENT))?;
+        if boots != 0 && boots != node.boots {
+            return Err(errno("kill", id, ESTALE));
+        }
         // one that has ended keeps its own word for it
         if node.state.is_live() {
             node.state = NodeState::Killed;

@@ -36,8 +36,8 @@ pub trait Machine: Send + Sync {
     fn start(&self, id: NodeId) -> Result<(), SysError>;
     /// Asks the node's kernel for an orderly end.
     fn shutdown(&self, id: NodeId) -> Result<(), SysError>;
-    /// Ends the node by force.
-    fn kill(&self, id: NodeId) -> Result<KillReport, SysError>;
+    /// Ends the node by force, if it is still at start number `boots` (0: whichever).
+    fn kill(&self, id: NodeId, boots: u32) -> Result<KillReport, SysError>;
     /// Free -> owned by `node`; `dry_run` only asks whether it would work.
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError>;
     /// Owned by `node` -> free; `dry_run` only asks whether it would work.
@@ -127,8 +127,8 @@ impl Machine for KernelMachine {
         self.device.node_shutdown(id)
     }
 
-    fn kill(&self, id: NodeId) -> Result<KillReport, SysError> {
-        self.device.node_kill(id, 0)
+    fn kill(&self, id: NodeId, boots: u32) -> Result<KillReport, SysError> {
+        self.device.node_kill(id, boots, 0)
     }
 
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {

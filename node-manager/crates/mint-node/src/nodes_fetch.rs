@@ -54,7 +54,7 @@ impl Nodes {
     /// # Errors
     /// When one stays away, and may still run.
     pub(crate) fn kill_node(&self, node: &NodeStatus) -> Result<Vec<String>, OpError> {
-        let report = self.machine.kill(node.id).map_err(|source| OpError::Kernel {
+        let report = self.machine.kill(node.id, node.boots).map_err(|source| OpError::Kernel {
             action: format!("kill {}", node.label()),
             source,
         })?;

@@ -23,7 +23,7 @@ impl Nodes {
                 && inventory.owned(node.id, Kind::Cpu).any(|cpu| !cpu.flags.parked)
         };
         for node in inventory.nodes.iter().filter(dead) {
-            match self.machine.kill(node.id) {
+            match self.machine.kill(node.id, node.boots) {
                 Ok(report) => told.push(format!(
                     "{}: {} of {} cores are parked",
                     node.label(),

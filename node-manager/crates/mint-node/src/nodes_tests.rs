@@ -671,3 +671,17 @@ fn cores_that_a_dead_node_left_are_fetched() {
         }
     }
 }
+
+/// Between the look at a node and its kill somebody else has started it again: that start is not killed.
+#[test]
+fn slow_killer_leaves_a_node_that_runs_again() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let mut nodes = nodes(&fake, folder.path());
+    nodes.add(&images.spec("web"), false, &quiet).unwrap();
+    let seen = nodes.machine.node(one()).unwrap().unwrap();
+    nodes.kill("web").unwrap();
+    nodes.start("web", None, &quiet).unwrap();
+    assert!(nodes.kill_node(&seen).is_err());
+    assert_eq!(nodes.machine.node(one()).unwrap().unwrap().state, NodeState::Running);
+}

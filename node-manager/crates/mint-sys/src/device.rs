@@ -278,15 +278,21 @@ impl Device {
         self.node_call("MINT_IOC_NODE_SHUTDOWN", uapi::IOC_NODE_SHUTDOWN, &mut node)
     }
 
-    /// `MINT_IOC_NODE_KILL`.
+    /// `MINT_IOC_NODE_KILL`, of start number `boots` of the node (0: whichever).
     ///
     /// # Errors
-    /// When there is no such node. That not all its cores could be parked is no
-    /// error here: the report tells.
-    pub fn node_kill(&self, id: NodeId, timeout_ms: u32) -> Result<KillReport, SysError> {
+    /// When there is no such node; `ESTALE` when it has been started again since.
+    /// That not all its cores could be parked is no error here: the report tells.
+    pub fn node_kill(
+        &self,
+        id: NodeId,
+        boots: u32,
+        timeout_ms: u32,
+    ) -> Result<KillReport, SysError> {
         let mut kill = uapi::Kill {
             size: size_of_u32::<uapi::Kill>(),
             node: id.as_u32(),
+            boots,
             timeout_ms,
             ..Default::default()
         };
