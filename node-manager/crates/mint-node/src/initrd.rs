@@ -18,6 +18,8 @@ const NEWC_HEADER_BYTES: usize = 110;
 const TRAILER: &[u8] = b"TRAILER!!!";
 /// The kernel takes no longer names (PATH_MAX, with the zero byte).
 const NAME_BYTES_MAX: usize = 4096;
+/// The daemon's program.
+const MINTD: &[u8] = b"mintd";
 /// Bytes that tell formats apart.
 const MAGIC_BYTES: u64 = 6;
 const BUFFER_BYTES: usize = 64 << 10;
@@ -51,6 +53,9 @@ pub struct Checked {
     pub note: Note,
     /// All that the kernel unpacks, as far as the check could see.
     pub unpacked_bytes: u64,
+    /// Whether a program `mintd` is in it; with a note, it may be where the check could not
+    /// see.
+    pub mintd: bool,
 }
 
 /// An initrd that passed.
@@ -62,6 +67,8 @@ pub struct Initrd {
     pub bytes: u64,
     /// What the check could not see, with the file's name.
     pub note: Note,
+    /// Whether a program `mintd` may be in it.
+    pub may_have_mintd: bool,
 }
 
 /// Files that passed: one that did not change is not unpacked again for each step of an
@@ -121,8 +128,9 @@ pub fn check_initrd(path: &Path, memory_bytes: u64) -> Result<Initrd, Refusal> {
     };
     let initrd = |checked: Checked| -> io::Result<Initrd> {
         io::Seek::rewind(&mut &file)?;
+        let may_have_mintd = checked.mintd || checked.note.is_some();
         let note = checked.note.map(|why| format!("initrd {name}: {why}"));
-        Ok(Initrd { file, bytes: found.len(), note })
+        Ok(Initrd { file, bytes: found.len(), note, may_have_mintd })
     };
     match checked {
         Ok(checked) => initrd(checked).map_err(|error| missing(error.into())),
@@ -204,6 +212,8 @@ impl<R: Read> Read for Limited<'_, R> {
 pub fn check(source: impl Read, unpacked_max: u64) -> Result<Checked, InitrdFault> {
     let mut input = Counted { inner: BufReader::with_capacity(BUFFER_BYTES, source), at: 0 };
     let (left, exceeded) = (Cell::new(unpacked_max), Cell::new(false));
+    let mut mintd = false;
+    let mut found = |name: &[u8]| mintd |= name.rsplit(|&byte| byte == b'/').next() == Some(MINTD);
     let mut note = None;
     let mut parts = 0;
     loop {
@@ -225,14 +235,15 @@ pub fn check(source: impl Read, unpacked_max: u64) -> Result<Checked, InitrdFaul
         let mut part = magic.as_slice().chain(&mut input);
         let limit = |inner| BufReader::new(Limited { inner, left: &left, exceeded: &exceeded });
         let result = if magic.starts_with(b"07070") {
-            skip_cpio(&mut Limited { inner: &mut part, left: &left, exceeded: &exceeded })
+            let mut part = Limited { inner: &mut part, left: &left, exceeded: &exceeded };
+            skip_cpio(&mut part, &mut found)
         } else if magic.starts_with(&[0x1f, 0x8b]) {
             let decoder: Box<dyn Read> = Box::new(flate2::bufread::GzDecoder::new(&mut part));
-            check_archives(&mut limit(decoder))
+            check_archives(&mut limit(decoder), &mut found)
         } else if magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             ruzstd::decoding::StreamingDecoder::new(&mut part)
                 .map_err(|error| error.to_string())
-                .and_then(|decoder| check_archives(&mut limit(Box::new(decoder))))
+                .and_then(|decoder| check_archives(&mut limit(Box::new(decoder)), &mut found))
         } else if let Some(format) = other_format(&magic) {
             note = Some(format!("{format} data are not checked for truncation"));
             break;
@@ -245,7 +256,7 @@ pub fn check(source: impl Read, unpacked_max: u64) -> Result<Checked, InitrdFaul
         result.map_err(broken(at))?;
         parts += 1;
     }
-    Ok(Checked { note, unpacked_bytes: unpacked_max - left.get() })
+    Ok(Checked { note, unpacked_bytes: unpacked_max - left.get(), mintd })
 }
 
 /// Whether anything comes after the zero bytes that come.
@@ -278,17 +289,17 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// Decompressed data: one archive or more, zero bytes between and after.
-fn check_archives(input: &mut impl BufRead) -> Result<(), String> {
+fn check_archives(input: &mut impl BufRead, found: &mut impl FnMut(&[u8])) -> Result<(), String> {
     let mut archives = 0;
     while skip_zeros(input).map_err(|error| error.to_string())? {
-        skip_cpio(input)?;
+        skip_cpio(input, found)?;
         archives += 1;
     }
     if archives == 0 { Err("it is empty".into()) } else { Ok(()) }
 }
 
-/// Reads the cpio archive (newc) that comes.
-fn skip_cpio(input: &mut impl Read) -> Result<(), String> {
+/// Reads the cpio archive (newc) that comes, and tells the names in it.
+fn skip_cpio(input: &mut impl Read, found: &mut impl FnMut(&[u8])) -> Result<(), String> {
     let damaged = || "a cpio header is damaged".to_owned();
     let told = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => "the cpio archive ends early".to_owned(),
@@ -320,6 +331,7 @@ fn skip_cpio(input: &mut impl Read) -> Result<(), String> {
             io::copy(&mut input.take(padding as u64), &mut io::sink()).map_err(told)?;
             return Ok(());
         }
+        found(name.strip_suffix(b"\0").unwrap_or(&name));
         let skipped = (padding + file_bytes) as u64;
         if io::copy(&mut input.take(skipped), &mut io::sink()).map_err(told)? < skipped {
             return Err(told(io::ErrorKind::UnexpectedEof.into()));
@@ -382,6 +394,23 @@ mod tests {
     fn formats_that_are_not_decoded_are_told() {
         let note = check_bytes(b"\xfd7zXZ\0abc").unwrap().unwrap();
         assert!(note.contains("xz"), "{note}");
+    }
+
+    #[test]
+    fn mintd_is_found_wherever_it_is() {
+        let mut other = Archive::new();
+        other.file("usr/sbin/mintd.old", 0o755, b"x");
+        other.folder("mintd/doc", 0o755);
+        let other = other.finish();
+        let mut with = Archive::new();
+        with.file("usr/sbin/mintd", 0o755, b"x");
+        let with = with.finish();
+        let mintd = |bytes: Vec<u8>| check(bytes.as_slice(), u64::MAX).unwrap().mintd;
+        for pack in [gzip, zstd, |data: &[u8]| data.to_vec()] {
+            assert!(!mintd(pack(&other)));
+            assert!(mintd(pack(&with)));
+            assert!(mintd([pack(&other), pack(&with)].concat()));
+        }
     }
 
     #[test]

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use mint_api::{ErrorBody, SpecReply};
-use mint_node::{Inventory, no_description};
-use mint_types::{NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
+use mint_api::{ErrorBody, SpecReply, WaitFor};
+use mint_node::{Inventory, initrd, no_description};
+use mint_types::{Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::lines::Lines;
 use crate::node0;
 use crate::operations::HELLO_WITHIN;
 
@@ -57,4 +58,49 @@ pub(crate) async fn to_boot(
         }
     }
     Err(ErrorBody::refused(vec![no_description(node, &silent)]))
+}
+
+/// Classes of functions that a node may get more software through: mass storage, network,
+/// serial buses (PCI Code and ID Assignment, base classes).
+const SOURCES: [u32; 3] = [0x01, 0x02, 0x0c];
+/// With this word on its command line, Mint's initrd stays what a node runs.
+const ROOT_INITRD: &str = "mint.root=initrd";
+
+/// What to wait for after a start: a daemon that cannot come is not waited for. `spec` is
+/// what was booted, where the state driver had it from us.
+pub(crate) fn wait_for(
+    app: &App,
+    node: NodeId,
+    spec: Option<&NodeSpec>,
+    wait: WaitFor,
+    lines: &Lines,
+) -> WaitFor {
+    let Ok(inventory) = app.inventory() else { return wait };
+    let Some(spec) = spec.cloned().or_else(|| app.specs.get(&inventory, node)) else { return wait };
+    if wait != WaitFor::Mintd || node == NodeId::ZERO {
+        return wait;
+    }
+    let defaults = &app.config.node;
+    let cmdline = spec.cmdline.as_ref().unwrap_or(&defaults.cmdline);
+    let stays = cmdline.split_whitespace().any(|word| word == ROOT_INITRD);
+    let source = inventory
+        .owned(node, Kind::Device)
+        .any(|device| SOURCES.contains(&(device.hw_class >> 16)));
+    if source && !stays {
+        return wait;
+    }
+    // it was just checked for the start: that is known
+    let initrd = spec.initrd.as_ref().unwrap_or(&defaults.initrd);
+    match initrd::check_initrd(initrd, u64::MAX) {
+        Ok(initrd) if !initrd.may_have_mintd => {
+            let why = if stays {
+                format!("by {ROOT_INITRD} it stays in its initrd, which has no mintd")
+            } else {
+                "its initrd has no mintd, and it has no disk or network card to get one from".into()
+            };
+            lines.progress(format!("waiting for the kernel only: {why}"));
+            WaitFor::Running
+        }
+        _ => wait,
+    }
 }

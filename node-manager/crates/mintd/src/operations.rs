@@ -38,6 +38,7 @@ pub(crate) async fn add(
 ) -> Result<NodeResult, ErrorBody> {
     let (spec, dry_run) = (request.spec, request.dry_run);
     let starts = spec.start && !dry_run;
+    let booted = spec.clone();
     let told = lines.clone();
     let done = app
         .driver
@@ -47,7 +48,8 @@ pub(crate) async fn add(
         .map_err(op_error)?;
     let mut times = times(&done);
     if starts {
-        wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
+        let wait = description::wait_for(&app, done.node, Some(&booted), request.wait, &lines);
+        wait_started(&app, done.node, wait, request.wait_s, &mut times, &lines).await?;
     }
     let mut result = result(&app, done, times).await;
     if dry_run {
@@ -84,6 +86,7 @@ async fn start_spec(
     lines: Lines,
 ) -> Result<NodeResult, ErrorBody> {
     let told = lines.clone();
+    let booted = spec.clone();
     let done = app
         .driver
         .run(move |nodes| nodes.start(&reference, spec, &|text| told.progress(text)))
@@ -91,7 +94,8 @@ async fn start_spec(
         .map_err(job_lost)?
         .map_err(op_error)?;
     let mut times = times(&done);
-    wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
+    let wait = description::wait_for(&app, done.node, booted.as_ref(), request.wait, &lines);
+    wait_started(&app, done.node, wait, request.wait_s, &mut times, &lines).await?;
     Ok(result(&app, done, times).await)
 }
 

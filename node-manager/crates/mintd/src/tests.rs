@@ -641,6 +641,43 @@ fn node_without_a_description_is_started_with_default_images_only_if_asked_for()
 }
 
 #[test]
+fn daemon_that_cannot_come_is_not_waited_for() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        // told apart by what it says: without mint0 here nobody waits for a daemon anyhow
+        let waits_for = async |devices: &[&str], cmdline: Option<&str>| {
+            let mut request = web();
+            request.spec.devices = devices.iter().map(|bdf| bdf.parse().unwrap()).collect();
+            request.spec.cmdline = cmdline.map(str::to_owned);
+            let mut told = Vec::new();
+            let take = |text: &str| told.push(text.to_owned());
+            let _: NodeResult = daemon.client.operate("/v1/nodes", &request, take).await.unwrap();
+            let take = |text: &str| told.push(text.to_owned());
+            let stop = json!({ "timeout_s": 1 });
+            daemon.operate::<NodeResult>("/v1/nodes/web/stop", &stop).await.unwrap();
+            let path = "/v1/nodes/web/start";
+            let _: NodeResult = daemon.client.operate(path, &json!({}), take).await.unwrap();
+            let force = json!({ "force": true });
+            daemon.operate::<NodeResult>("/v1/nodes/web/remove", &force).await.unwrap();
+            told.retain(|text| text.contains("waiting for the kernel only: "));
+            told
+        };
+        let disk = "0000:03:00.0";
+        assert_eq!(waits_for(&[disk], None).await, Vec::<String>::new());
+        let told = waits_for(&[], None).await;
+        assert!(told.len() == 2 && told[0].contains("no disk or network card"), "{told:?}");
+        let told = waits_for(&[disk], Some("console=hvc0 mint.root=initrd")).await;
+        assert!(told.len() == 2 && told[1].contains("by mint.root=initrd"), "{told:?}");
+        let mut initrd = mint_node::cpio::Archive::new();
+        initrd.file("sbin/mintd", 0o755, b"x");
+        std::fs::write(&daemon.app.config.node.initrd, initrd.finish()).unwrap();
+        assert_eq!(waits_for(&[], None).await, Vec::<String>::new());
+        std::fs::write(&daemon.app.config.node.initrd, b"\xfd7zXZ\0abc").unwrap();
+        assert_eq!(waits_for(&[], None).await, Vec::<String>::new(), "who knows");
+    });
+}
+
+#[test]
 fn apply_is_idempotent_and_starts_what_has_stopped() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
