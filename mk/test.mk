@@ -70,7 +70,7 @@ up: images ## start the emulated server in the background
 sh: ## a shell on a node of it (NODE=n, default 0)
 	@$(RIG) -m rig.cli sh $(or $(NODE),0)
 
-exec: ## run CMD='…' on NODE=n: its output and exit status
+exec: ## run CMD='…' on NODE=n; a script that wants its exit status: bench/exec NODE COMMAND
 	@$(RIG) -m rig.cli exec $(or $(NODE),0)
 
 down: ## end the emulated server

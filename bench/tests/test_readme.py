@@ -71,6 +71,21 @@ def on_terminal(command: str, typed: list[tuple[str, str]]) -> str:
     return shown
 
 
+def statuses_are_passed() -> None:
+    """bench/exec ends as the command does; make tells how that was, and fails."""
+    for node in 0, 1:
+        for command, want in ((["bench/exec", str(node), "exit 7"], 7), (["bench/exec", str(node), "true"], 0)):
+            done = subprocess.run(
+                command, cwd=PROJECT, env=environment(), stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False
+            )
+            assert done.returncode == want, command
+    done = subprocess.run(
+        ["make", "exec", "NODE=0", "CMD=exit 7"],
+        cwd=PROJECT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Error 7" in done.stderr, done
+
+
 @pytest.fixture
 def down_afterwards():
     """Whatever happens: the rig in the background ends."""
@@ -89,6 +104,8 @@ def test_commands_to_play_do_what_the_readme_says():
             typed = [(r"[$#] ", "echo $((6 * 7)) cores=$(nproc)\r"), (r"42 cores=\d+", "exit\r")]
             outputs["sh"] = on_terminal(line, typed)
         else:
+            if line == "make down":
+                statuses_are_passed()
             outputs[re.search(r"node (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(line)
     assert re.search(r"\bweb\b.*\brunning\b", outputs["node list"])
     assert "42 cores=3" in outputs["sh"]
