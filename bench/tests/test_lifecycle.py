@@ -201,6 +201,19 @@ def test_exec_passes_output_and_status(pair: Server):
             assert (result.status, result.out, result.err) == (7, f"{name}\nin put", "wrong\n")
 
 
+def test_exec_passes_32_mib_both_ways(pair: Server):
+    """More than all pipes on the way hold, through cat on another node; and a command whose client goes while
+    it does not read its input goes, too."""
+    sum_of = "head -c 33554432 /dev/zero | tr '\\0' x | {}md5sum"
+    there = pair.zero.out(sum_of.format(f"mintctl node exec {ONE.name} -- cat | "), limit_s=300)
+    assert there == pair.zero.out(sum_of.format(""))
+    running = "pgrep -fx 'sleep 98765'"
+    client = pair.zero.start(f"mintctl node exec {ONE.name} -- sleep 98765 </dev/zero", limit_s=300)
+    wait_until("the command to run", lambda: pair.one.run(running, check=False).status == 0, 60)
+    client.kill()
+    wait_until("the command to be gone", lambda: pair.one.run(running, check=False).status == 1, 60)
+
+
 def test_rt_node_runs_beside_ordinary_ones(bare: Server):
     """A PREEMPT_RT kernel as node 2, node 1 ordinary: both work, and talk over mint0."""
     bare.add(ONE)
