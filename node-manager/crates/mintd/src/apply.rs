@@ -13,7 +13,7 @@ use mint_types::NodeSpec;
 
 use crate::app::App;
 use crate::lines::Lines;
-use crate::operations;
+use crate::{description, operations};
 
 /// Where descriptions are.
 const DEFAULT_DIR: &str = "/etc/mint/nodes.d";
@@ -58,7 +58,13 @@ async fn one(
     };
     if spec.start && node.state.is_at_rest() {
         let request = StartRequest { wait: request.wait, ..StartRequest::default() };
-        operations::start(app.clone(), name, request, lines.clone()).await?;
+        let spec = match description::to_boot(app, &inventory, node, false).await {
+            Ok(known) => known,
+            // whoever added it is not there: this file describes it, too
+            Err(error) if description::is_missing(&error) => Some(spec),
+            Err(error) => return Err(error),
+        };
+        operations::start_spec(app.clone(), name, spec, request, lines.clone()).await?;
         return Ok("started");
     }
     Ok("unchanged")

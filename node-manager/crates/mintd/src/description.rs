@@ -60,6 +60,11 @@ pub(crate) async fn to_boot(
     Err(ErrorBody::refused(vec![no_description(node, &silent)]))
 }
 
+/// Whether that is why a node is not started.
+pub(crate) fn is_missing(error: &ErrorBody) -> bool {
+    error.refusals.iter().any(|refusal| refusal.code == RefusalCode::DescriptionMissing)
+}
+
 /// Classes of functions that a node may get more software through: mass storage, network,
 /// serial buses (PCI Code and ID Assignment, base classes).
 const SOURCES: [u32; 3] = [0x01, 0x02, 0x0c];

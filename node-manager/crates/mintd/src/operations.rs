@@ -78,7 +78,8 @@ pub(crate) async fn start(
     start_spec(app, reference, spec, request, lines).await
 }
 
-async fn start_spec(
+/// Starts a node at rest; `spec` is what to boot, if the state driver does not have it.
+pub(crate) async fn start_spec(
     app: Arc<App>,
     reference: String,
     spec: Option<NodeSpec>,

@@ -710,6 +710,23 @@ fn apply_is_idempotent_and_starts_what_has_stopped() {
 }
 
 #[test]
+fn apply_starts_a_node_by_its_file_where_nobody_else_describes_it() {
+    test(async || {
+        let owned = [ResourceKey::cpu(3), ResourceKey::memory(16)];
+        let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &owned)).await;
+        daemon.fake.set_state(NodeId::new(1).unwrap(), NodeState::Halted);
+        let dir = daemon.path("nodes.d");
+        std::fs::create_dir(&dir).unwrap();
+        let text = "name = \"web\"\ncpus = \"3\"\nmemory = \"128M\"\ncmdline = \"of the file\"\n";
+        std::fs::write(dir.join("web.toml"), text).unwrap();
+        let request = json!({ "dir": dir, "wait": "running" });
+        let result: ApplyResult = daemon.operate("/v1/apply", &request).await.unwrap();
+        assert_eq!(result.nodes[0].result, "started", "{:?}", result.nodes[0].error);
+        assert_eq!(daemon.fake.calls(), ["load 1 of the file", "start 1"]);
+    });
+}
+
+#[test]
 fn two_adds_at_once_get_different_nodes() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
