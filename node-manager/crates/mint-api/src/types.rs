@@ -280,7 +280,7 @@ pub struct AddRequest {
     #[serde(default)]
     pub wait: WaitFor,
     /// How long, in seconds; else what mint.toml says.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "mint_types::limit_s_or_none")]
     pub wait_s: Option<u64>,
 }
 
@@ -292,10 +292,10 @@ pub struct StartRequest {
     #[serde(default)]
     pub wait: WaitFor,
     /// How long, in seconds; else what mint.toml says.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "mint_types::limit_s_or_none")]
     pub wait_s: Option<u64>,
     /// Restart: how long the node may take to stop, in seconds.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "mint_types::limit_s_or_none")]
     pub timeout_s: Option<u64>,
     /// Boots what mint.toml says, whatever the node was added with.
     #[serde(default)]
@@ -307,7 +307,7 @@ pub struct StartRequest {
 #[serde(deny_unknown_fields)]
 pub struct StopRequest {
     /// How long before it is killed, in seconds; else what mint.toml says.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "mint_types::limit_s_or_none")]
     pub timeout_s: Option<u64>,
     /// Also when virtual functions that other nodes have end with its kernel.
     #[serde(default)]

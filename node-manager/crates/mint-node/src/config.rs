@@ -63,13 +63,17 @@ pub struct NodeDefaults {
 #[serde(deny_unknown_fields, default)]
 pub struct Waits {
     /// For a started node's mintd, in seconds.
+    #[serde(deserialize_with = "mint_types::limit_s")]
     pub start_s: u64,
     /// For a node's orderly end before it is killed, in seconds.
+    #[serde(deserialize_with = "mint_types::limit_s")]
     pub stop_s: u64,
     /// After so many seconds without a heartbeat, or with fewer cores online than it owns,
     /// a running node counts as degraded.
+    #[serde(deserialize_with = "mint_types::limit_s")]
     pub degraded_s: u64,
     /// After so many seconds without a heartbeat it counts as hung.
+    #[serde(deserialize_with = "mint_types::limit_s")]
     pub hung_s: u64,
     /// For one core, block or function to change its owner, in milliseconds.
     pub move_ms: u32,

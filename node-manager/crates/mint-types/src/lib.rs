@@ -4,6 +4,7 @@
 
 mod bdf;
 mod cpuset;
+mod limit;
 mod load;
 mod machine_id;
 mod memory;
@@ -17,6 +18,7 @@ mod route;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use limit::{LIMIT_S_MAX, limit_s, limit_s_or_none};
 pub use load::{GuestLoad, Load};
 pub use machine_id::{MachineId, ParseMachineIdError};
 pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};

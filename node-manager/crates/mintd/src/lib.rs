@@ -19,6 +19,7 @@ mod events;
 mod facts;
 mod health;
 mod identity;
+mod instance;
 mod lines;
 mod loads;
 mod metrics;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Start and end of the daemon.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki};
 use crate::restart::{Ordered, start_again};
 use crate::ssh::SshKeys;
-use crate::{events, identity, metrics, network, operations, server};
+use crate::{events, identity, instance, metrics, network, operations, server};
 
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
@@ -71,10 +72,10 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
-    /// Another daemon has the socket.
-    #[error("{} is served by another mintd", path.display())]
+    /// Another daemon runs on this node.
+    #[error("another mintd runs on this node: it holds {}", path.display())]
     Running {
-        /// The socket.
+        /// Its lock file.
         path: PathBuf,
     },
     /// The nodes do not fit in.
@@ -109,7 +110,7 @@ impl RunError {
     }
 }
 
-fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
+pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
     let path = path.to_owned();
     move |source| RunError::File { path, source }
 }
@@ -140,6 +141,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             root,
             bundle: options.bundle.clone(),
         };
+        instance::await_end_of_another(&parts.root, &options.socket).await?;
         let started = parts.start().await?;
         serve(started, Some(events), &options.socket).await
     })?;
@@ -161,6 +163,8 @@ pub(crate) struct Started {
     pub app: Arc<App>,
     pub router: Router,
     tls: Option<Arc<ServerConfig>>,
+    /// Held as long as this daemon lives.
+    lock: File,
 }
 
 impl Parts {
@@ -170,7 +174,8 @@ impl Parts {
         self.take_facts(info.node_max)?;
         let here = info.node;
         let run_dir = self.root.join("run/mint");
-        std::fs::create_dir_all(&run_dir).map_err(file_error(&run_dir))?;
+        // before anything else: what another one is doing is not ours to settle
+        let lock = instance::lock(&self.root)?;
         let state_dir = identity::state_dir(&self.root, &self.config.state.dir)
             .map_err(file_error(&self.config.state.dir))?;
         info!(node = %here, state = %state_dir.display(), "mintd {}", env!("CARGO_PKG_VERSION"));
@@ -218,7 +223,7 @@ impl Parts {
         app.marks().ssh_host_keys.insert(here, own_keys);
         settle(&app).await;
         let router = server::router(app.clone());
-        Ok(Started { app, router, tls: server_tls })
+        Ok(Started { app, router, tls: server_tls, lock })
     }
 
     /// What our starter told us counts more than mint.toml of our image.
@@ -286,9 +291,10 @@ async fn settle(app: &Arc<App>) {
 }
 
 impl Started {
-    /// Starts all tasks; they end with the runtime.
-    pub fn launch(self, listener: UnixListener) {
-        let Self { app, router, tls } = self;
+    /// Starts all tasks; they end with the runtime. Gives the lock, to be held as long.
+    #[must_use]
+    pub fn launch(self, listener: UnixListener) -> File {
+        let Self { app, router, tls, lock } = self;
         tokio::spawn(server::serve_unix(listener, router.clone()));
         tokio::spawn(crate::health::watch(app.clone()));
         if app.config.network.enabled {
@@ -298,6 +304,7 @@ impl Started {
             tokio::spawn(metrics::serve(app.clone()));
         }
         meet_all(&app);
+        lock
     }
 }
 
@@ -313,7 +320,7 @@ async fn serve(
     if let Some(device) = events_device {
         events::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
     }
-    started.launch(listener);
+    let _lock = started.launch(listener);
     info!(socket = %socket.display(), "serving");
     tokio::select! {
         _ = ends.recv() => {}
@@ -344,15 +351,12 @@ fn meet_all(app: &Arc<App>) {
     }
 }
 
-/// Takes the socket; one that nobody serves is a leftover.
+/// Takes the socket: we hold the lock, so that one that is there is a leftover.
 pub(crate) fn listen(socket: &Path) -> Result<UnixListener, RunError> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
     if socket.exists() {
-        if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-            return Err(RunError::Running { path: socket.to_owned() });
-        }
         std::fs::remove_file(socket).map_err(file_error(socket))?;
     }
     let listener = UnixListener::bind(socket).map_err(file_error(socket))?;

@@ -205,6 +205,29 @@ fn requests_that_make_no_sense_are_usage_errors() {
     });
 }
 
+/// A limit that no clock can be set to is refused before anything is done.
+#[test]
+fn endless_time_limits_are_usage_errors_and_change_nothing() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        daemon.add(web()).await.unwrap();
+        let before = daemon.fake.ledger();
+        let endless = u64::MAX;
+        for (path, request) in [
+            ("/v1/nodes/web/stop", json!({ "timeout_s": endless })),
+            ("/v1/nodes/web/restart", json!({ "timeout_s": endless })),
+            ("/v1/nodes/0/restart", json!({ "timeout_s": endless })),
+            ("/v1/nodes/web/start", json!({ "wait_s": endless })),
+            ("/v1/nodes", json!({ "spec": { "name": "db" }, "wait_s": endless })),
+        ] {
+            let error = daemon.operate::<Value>(path, &request).await.unwrap_err();
+            assert_eq!((error.code, error.exit_status()), (ErrorCode::BadRequest, 2), "{path}");
+            assert!(error.message.contains("at most 31536000 s"), "{}", error.message);
+            assert_eq!(daemon.fake.ledger(), before, "{path}");
+        }
+    });
+}
+
 #[test]
 fn gift_with_a_driver_that_leads_elsewhere_is_not_taken() {
     test(async || {

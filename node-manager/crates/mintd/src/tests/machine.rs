@@ -8,6 +8,7 @@
 //! command was run.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(super) struct Daemon {
     pub client: Client,
     pub root: PathBuf,
     runtime: Option<Runtime>,
+    /// That of the daemon; a successor waits for it.
+    _lock: File,
 }
 
 impl Drop for Daemon {
@@ -123,16 +126,15 @@ impl Machine {
                 let started = parts.start().await.unwrap();
                 let app = started.app.clone();
                 _ = std::fs::remove_file(&socket);
-                started.launch(listen(&socket).unwrap());
-                app
+                (app, started.launch(listen(&socket).unwrap()))
             }
         };
         // in a thread of its own, as tests are tasks themselves
         let handle = runtime.handle().clone();
-        let app =
+        let (app, lock) =
             std::thread::scope(|scope| scope.spawn(|| handle.block_on(starting)).join().unwrap());
         runtime.spawn(kernel(app.clone(), self.fake.also_from(node), root.clone()));
-        Daemon { app, client: Client::unix(socket), root, runtime: Some(runtime) }
+        Daemon { app, client: Client::unix(socket), root, runtime: Some(runtime), _lock: lock }
     }
 
     /// A kernel that boots binds drivers to what it owns.
