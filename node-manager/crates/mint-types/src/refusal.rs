@@ -50,6 +50,9 @@ pub enum RefusalCode {
     NodeSelf,
     DescriptionMissing,
     PeerUnreachable,
+    OperationHolds,
+    OperationOver,
+    PastNoReturn,
     KernelRefused,
 }
 
