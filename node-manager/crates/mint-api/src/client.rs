@@ -16,6 +16,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE as UPGRADE_HEADER};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use mint_types::OperationId;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
@@ -25,7 +26,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{ErrorBody, ErrorCode};
 use crate::types::Line;
-use crate::{FORWARDED_HEADER, UPGRADE};
+use crate::{FORWARDED_HEADER, OPERATION_HEADER, UPGRADE};
 
 /// For a connection to be made; a node that has just died does not answer at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -302,10 +303,13 @@ impl Client {
         if !response.status().is_success() {
             return Err(self.error_of(response).await);
         }
+        let operation = response.headers().get(OPERATION_HEADER);
+        let operation = operation.and_then(|id| id.to_str().ok()?.parse().ok());
         Ok(LineReader {
             body: response.into_body(),
             buffer: BytesMut::new(),
             endpoint: self.name(),
+            operation,
         })
     }
 
@@ -317,10 +321,29 @@ impl Client {
         &self,
         path: &str,
         body: &impl Serialize,
-        mut progress: impl FnMut(&str),
+        progress: impl FnMut(&str),
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).expect("requests are plain data");
-        let mut lines = self.lines(path, Some(body)).await?;
+        self.finish(self.lines(path, Some(body)).await?, progress).await
+    }
+
+    /// The answer of an operation that goes on, or is over, as [`Self::operate`] gives it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn attend<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        progress: impl FnMut(&str),
+    ) -> Result<T, ClientError> {
+        self.finish(self.lines(path, None).await?, progress).await
+    }
+
+    async fn finish<T: DeserializeOwned>(
+        &self,
+        mut lines: LineReader,
+        mut progress: impl FnMut(&str),
+    ) -> Result<T, ClientError> {
         while let Some(line) = lines.next::<Line>().await? {
             match line {
                 Line::Progress(text) => progress(&text),
@@ -333,10 +356,11 @@ impl Client {
                 }
             }
         }
-        Err(ClientError::Broken {
-            endpoint: self.name(),
-            source: "it ended without a result".into(),
-        })
+        let source = match lines.operation() {
+            Some(id) => format!("operation {id} goes on: mintctl operation wait {id}").into(),
+            None => "it ended without a result".into(),
+        };
+        Err(ClientError::Broken { endpoint: self.name(), source })
     }
 
     /// GET of a file.
@@ -415,9 +439,15 @@ pub struct LineReader {
     body: Incoming,
     buffer: BytesMut,
     endpoint: String,
+    operation: Option<OperationId>,
 }
 
 impl LineReader {
+    /// The operation whose answer this is, if it is one.
+    pub fn operation(&self) -> Option<OperationId> {
+        self.operation
+    }
+
     /// The next line, as it came, without its end; `None` after the last one.
     ///
     /// # Errors

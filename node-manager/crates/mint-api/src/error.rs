@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
-use mint_types::Refusal;
+use mint_types::{Refusal, RefusalCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -26,6 +26,8 @@ pub enum ErrorCode {
     PeerUnreachable,
     /// The node was started, but did not answer in time.
     StartTimeout,
+    /// Somebody cancelled the operation; what it had done was taken back.
+    Cancelled,
     /// The command could not be run.
     ExecFailed,
     /// Something went wrong while it was done.
@@ -74,6 +76,13 @@ impl ErrorBody {
         Self { code: ErrorCode::PlanRefused, message, refusals, causes: Vec::new() }
     }
 
+    /// Whether it is about something that is not there.
+    pub fn is_absent(&self) -> bool {
+        let absent = |refusal: &Refusal| refusal.code == RefusalCode::NodeAbsent;
+        self.code == ErrorCode::NotFound
+            || (!self.refusals.is_empty() && self.refusals.iter().all(absent))
+    }
+
     /// Exit status of a command that ends with this error.
     pub fn exit_status(&self) -> u8 {
         match self.code {
@@ -119,7 +128,6 @@ impl Error for ErrorBody {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mint_types::RefusalCode;
 
     #[test]
     fn chain_is_kept_and_told_once() {

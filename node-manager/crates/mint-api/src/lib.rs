@@ -4,7 +4,10 @@
 //!
 //! - Plain requests have one JSON document as answer.
 //! - Operations answer with lines of JSON, [`Line`]: progress, then exactly one
-//!   result or error.
+//!   result or error. One that ends before it has said anything answers with the status
+//!   of its error and no lines: 400, 404 (no such node), 409 (refused) and so on; later
+//!   errors are lines of an answer that has begun with 200. A client that goes away ends
+//!   no operation: `GET /v1/operations/ID/wait` takes its answer up again.
 //! - Console and exec switch to [`frame`]s by an HTTP upgrade.
 //!
 //! Version rule: `/v1` grows by fields and paths only. A field that is not known
@@ -15,11 +18,13 @@ mod client;
 mod error;
 pub mod frame;
 mod openapi;
+mod operations;
 mod types;
 
 pub use client::{ByteReader, Client, ClientError, LineReader};
 pub use error::{ErrorBody, ErrorCode};
 pub use openapi::{ROUTES, Route, openapi};
+pub use operations::{OperationList, OperationView, UnreadableView};
 pub use types::*;
 
 /// The version in every path.
@@ -28,6 +33,8 @@ pub const API_VERSION: u32 = 1;
 pub const SOCKET_PATH: &str = "/run/mint/mintd.sock";
 /// What console and exec are upgraded to.
 pub const UPGRADE: &str = "mint-frames";
+/// Set on the answer to a request that became an operation: its number.
+pub const OPERATION_HEADER: &str = "mint-operation";
 /// Set on requests that one mintd passes on to another: they are not passed on
 /// once more.
 pub const FORWARDED_HEADER: &str = "mint-forwarded";

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use utoipa::PartialSchema;
 
 use crate::error::ErrorBody;
+use crate::operations::{OperationList, OperationView, UnreadableView};
 use crate::types::*;
 
 /// How a route answers.
@@ -124,6 +125,17 @@ pub const ROUTES: &[Route] = &[
         "Repaired",
         Answer::Json,
     ),
+    route("get", "/v1/operations", "Operations of this daemon", "", "OperationList", Answer::Json),
+    route("get", "/v1/operations/{id}", "One operation", "", "OperationView", Answer::Json),
+    route("get", "/v1/operations/{id}/wait", "What it says, to its end", "", "Line", Answer::Lines),
+    route(
+        "post",
+        "/v1/operations/{id}/cancel",
+        "End it before its point of no return",
+        "",
+        "OperationView",
+        Answer::Json,
+    ),
     route("get", "/v1/events", "Events; ?follow=true&since=SEQ", "", "EventView", Answer::Lines),
     route(
         "post",
@@ -202,7 +214,14 @@ pub fn openapi() -> Value {
             operation["responses"]["101"] =
                 json!({ "description": "the connection carries frames from now on" });
         }
-        if route.path.contains('{') {
+        if route.path.contains("{id}") {
+            operation["parameters"] = json!([{
+                "name": "id", "in": "path", "required": true,
+                "description": "number of the operation",
+                "schema": { "type": "integer", "minimum": 1 }
+            }]);
+        }
+        if route.path.contains("{node}") {
             operation["parameters"] = json!([{
                 "name": "node", "in": "path", "required": true,
                 "description": "name, nodeN or id", "schema": { "type": "string" }
@@ -267,7 +286,8 @@ fn schemas() -> Value {
     }
     use crate::error::ErrorCode;
     use mint_types::{
-        BlockPages, Gift, HolderKind, PageHolder, PageKind, PagesOfKind, Refusal, RefusalCode,
+        BlockPages, Gift, HolderKind, OperationKind, OperationState, PageHolder, PageKind,
+        PagesOfKind, Refusal, RefusalCode,
     };
     add!(
         AddRequest,
@@ -298,6 +318,10 @@ fn schemas() -> Value {
         NodeResources,
         NodeResult,
         NodeView,
+        OperationKind,
+        OperationList,
+        OperationState,
+        OperationView,
         OrderedEnd,
         PageHolder,
         PageKind,
@@ -316,6 +340,7 @@ fn schemas() -> Value {
         StoppedAt,
         StopRequest,
         TimesView,
+        UnreadableView,
         WaitFor,
     );
     Value::Object(all)

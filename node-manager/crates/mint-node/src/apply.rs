@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Carries out steps and takes them back.
 
+use std::collections::BTreeMap;
 use std::io;
 
+use mint_ops::{Cancelled, Intent, JournalError, Op};
 use mint_sys::SysError;
 use mint_types::{Bdf, Gift, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
 use tracing::{info, warn};
 
+use crate::describe::progress;
 use crate::host::Host;
-use crate::journal::{Begun, Journal, JournalError};
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers, Stopped, in_turn};
 use crate::planner::refused_by_kernel;
@@ -22,6 +24,14 @@ pub enum StepError {
     /// The peer that owns the resource.
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// The node that it is about is not there any more: its id may be another one's.
+    #[error("node {node} is not {name} any more: what {name} gave up stays as it is")]
+    Another {
+        /// The id.
+        node: NodeId,
+        /// Whose it was.
+        name: String,
+    },
     /// This node's kernel could not empty a memory block, which stays.
     #[error("{}", .0.message)]
     Stays(Box<Refusal>),
@@ -69,6 +79,12 @@ pub enum ApplyError {
     /// Nothing is changed without a journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// Somebody wanted it to end; what was done was taken back.
+    #[error("it was cancelled{}", rollback_text(.left))]
+    Cancelled {
+        /// What could not be taken back, in words.
+        left: Vec<String>,
+    },
 }
 
 fn rollback_text(left: &[String]) -> String {
@@ -117,27 +133,35 @@ pub(crate) struct Applier<'a> {
     pub machine: &'a dyn Machine,
     pub host: &'a dyn Host,
     pub peers: &'a dyn Peers,
-    pub journal: &'a mut Journal,
     /// The node that we are on.
     pub here: NodeId,
+    /// Names that nodes had when the operation began.
+    pub names: &'a BTreeMap<NodeId, String>,
 }
 
 impl Applier<'_> {
-    /// All steps, or none. The journal stays open: the caller ends it when all
-    /// that belongs to the operation is done.
-    pub fn run(&mut self, begun: &Begun, progress: &dyn Fn(&str)) -> Result<(), ApplyError> {
-        self.journal.begin(begun)?;
-        let steps = &begun.steps;
+    /// All steps, or none. The operation stays open: the caller commits it when all
+    /// that belongs to it is done.
+    pub fn run(&self, op: &Op, intent: &Intent) -> Result<(), ApplyError> {
+        op.begin(intent.clone(), false)?;
+        let steps = &intent.steps;
         let mut begin = 0;
         while begin < steps.len() {
+            if let Err(Cancelled) = op.check() {
+                let left = self.roll_back(op, &steps[..begin]);
+                return Err(ApplyError::Cancelled { left });
+            }
             let end = begin + self.together(&steps[begin..]);
-            (begin..end).filter_map(|index| begun.progress(index)).for_each(|text| progress(&text));
+            (begin..end).filter_map(|at| progress(steps, at)).for_each(|text| op.progress(&text));
             if let Err(Stopped { at, error: source }) = self.steps(&steps[begin..end]) {
                 let failed = begin + at;
                 // a peer that was lost sight of may have done any of them
                 let lost = matches!(source, StepError::Peer(PeerError::Unreachable { .. }));
-                let done = (0..end).filter(|&index| lost || index != failed);
-                let left = self.roll_back(done.map(|index| &steps[index]));
+                let done: Vec<Step> = (0..end)
+                    .filter(|&index| lost || index != failed)
+                    .map(|index| steps[index].clone())
+                    .collect();
+                let left = self.roll_back(op, &done);
                 return Err(ApplyError::Step {
                     step: steps[failed].to_string(),
                     left,
@@ -182,25 +206,38 @@ impl Applier<'_> {
         done.map_err(|Stopped { at, error }| Stopped { at, error: error.into() })
     }
 
-    /// Takes back steps, last first, and ends the journal. What cannot be taken
-    /// back is returned in words: the rest is taken back all the same.
-    pub fn roll_back<'s>(
-        &mut self,
-        done: impl IntoIterator<Item = &'s Step, IntoIter: DoubleEndedIterator>,
-    ) -> Vec<String> {
-        let mut left = Vec::new();
-        for step in done.into_iter().rev() {
+    /// Takes back steps, last first, and notes what is left. That is returned in words.
+    pub fn roll_back(&self, op: &Op, done: &[Step]) -> Vec<String> {
+        let (left, words) = self.take_back(done);
+        if let Err(error) = op.taken_back(left) {
+            warn!(%error, "journal");
+        }
+        words
+    }
+
+    /// Takes back steps, last first. What cannot be taken back is returned, in their
+    /// order and in words: the rest is taken back all the same.
+    pub fn take_back(&self, done: &[Step]) -> (Vec<Step>, Vec<String>) {
+        let (mut left, mut words) = (Vec::new(), Vec::new());
+        for step in done.iter().rev() {
             let undo = step.undo();
             info!(%undo, "roll back");
             if let Err(error) = self.ensure(&undo) {
                 warn!(%undo, %error, "cannot be taken back");
-                left.push(format!("{undo}: {error}"));
+                words.push(format!("{undo}: {error}"));
+                // a node that is gone does not come back: nothing to be repaired
+                if !matches!(error, StepError::Another { .. }) {
+                    left.insert(0, step.clone());
+                }
             }
         }
-        if let Err(error) = self.journal.end() {
-            warn!(%error, "journal");
-        }
-        left
+        (left, words)
+    }
+
+    /// Whether the node of that id is the one that the operation knew.
+    fn is_same(&self, node: NodeId) -> Result<bool, SysError> {
+        let Some(name) = self.names.get(&node) else { return Ok(true) };
+        Ok(self.machine.node(node)?.is_some_and(|found| found.display_name() == *name))
     }
 
     /// Brings a step's outcome about, if it is not there yet: for rollback and
@@ -212,17 +249,25 @@ impl Applier<'_> {
             Ok(found.map_or((ResState::Absent, None), |found| (found.state, found.owner)))
         };
         match step {
-            Step::Create { node, .. } if self.machine.node(*node)?.is_some() => Ok(()),
+            Step::Create { node, .. } if self.machine.node(*node)?.is_some() => {
+                if self.is_same(*node)? { Ok(()) } else { self.step(step) }
+            }
             Step::Destroy { node, name } => match self.machine.node(*node)? {
                 Some(found) if found.name == name.as_str() => self.step(step),
                 _ => Ok(()),
             },
             Step::Release { key, node, .. } => match entry(*key)? {
-                (ResState::Owned | ResState::Moving, Some(owner)) if owner == *node => {
+                (ResState::Owned | ResState::Moving, Some(owner))
+                    if owner == *node && self.is_same(*node)? =>
+                {
                     self.step(step)
                 }
                 _ => Ok(()),
             },
+            Step::Claim { node, .. } if !self.is_same(*node)? => {
+                let name = self.names.get(node).cloned().unwrap_or_default();
+                Err(StepError::Another { node: *node, name })
+            }
             Step::Claim { key, node, driver } => match entry(*key)? {
                 (ResState::Owned, Some(owner)) if owner == *node => {
                     // one that had no driver may have been left without by its user

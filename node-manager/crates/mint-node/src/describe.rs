@@ -5,7 +5,6 @@
 use mint_types::{Kind, ResourceKey, Step, format_bytes};
 
 use crate::inventory::Inventory;
-use crate::journal::Begun;
 
 /// All steps in words, runs of memory blocks as one.
 pub(crate) fn describe(steps: &[Step], inventory: &Inventory) -> Vec<String> {
@@ -62,22 +61,20 @@ fn memory_text(first: &Step, count: usize, inventory: &Inventory) -> String {
     }
 }
 
-impl Begun {
-    /// What to tell before the step of that index is done; nothing when it goes
-    /// on with memory, as the step before did.
-    pub(crate) fn progress(&self, index: usize) -> Option<String> {
-        let step = self.steps.get(index)?;
-        let goes_on = index > 0 && alike(&self.steps[index - 1], step);
-        match step {
-            _ if goes_on => None,
-            Step::Claim { node, .. } if memory(step).is_some() => {
-                Some(format!("claim memory for node {node}"))
-            }
-            Step::Release { node, .. } if memory(step).is_some() => {
-                Some(format!("release memory from node {node}"))
-            }
-            other => Some(other.to_string()),
+/// What to tell before the step of that index is done; nothing when it goes on with
+/// memory, as the step before did.
+pub(crate) fn progress(steps: &[Step], index: usize) -> Option<String> {
+    let step = steps.get(index)?;
+    let goes_on = index > 0 && alike(&steps[index - 1], step);
+    match step {
+        _ if goes_on => None,
+        Step::Claim { node, .. } if memory(step).is_some() => {
+            Some(format!("claim memory for node {node}"))
         }
+        Step::Release { node, .. } if memory(step).is_some() => {
+            Some(format!("release memory from node {node}"))
+        }
+        other => Some(other.to_string()),
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mint_ops::{BadEntry, Entry};
 use mint_sys::SysError;
 use mint_types::{Kind, NodeState, RefusalCode, ResState};
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::Inventory;
-use crate::journal::Begun;
 use crate::machine::Machine;
 use crate::planner::IOMMU_OFF;
 
@@ -46,11 +46,12 @@ impl Check {
     }
 }
 
-/// Checks of ledger and nodes. `open` is what the journal holds, `online_here`
-/// this node's online CPUs as its kernel counts them, if known.
+/// Checks of ledger and nodes. `operations` and `bad` are what the journal holds,
+/// `online_here` this node's online CPUs as its kernel counts them, if known.
 pub fn check_ledger(
     inventory: &Inventory,
-    open: Option<&Begun>,
+    operations: &[Entry],
+    bad: &[BadEntry],
     online_here: Option<usize>,
 ) -> Vec<Check> {
     vec![
@@ -59,7 +60,7 @@ pub fn check_ledger(
         parked(inventory),
         nodes(inventory),
         here(inventory, online_here),
-        journal(open),
+        journal(operations, bad),
     ]
 }
 
@@ -194,12 +195,32 @@ fn here(inventory: &Inventory, online_here: Option<usize>) -> Check {
     Check::of("cpus-here", CheckStatus::Warn, &faults, format!("{owned} CPUs"))
 }
 
-fn journal(open: Option<&Begun>) -> Check {
-    let faults: Vec<String> = open
-        .map(|open| format!("{:?} of {} was interrupted: restart mintd", open.operation, open.name))
-        .into_iter()
+fn journal(operations: &[Entry], bad: &[BadEntry]) -> Check {
+    let mut faults: Vec<String> = bad
+        .iter()
+        .map(|BadEntry { path, why }| {
+            format!(
+                "{} is not understood ({why}): what it changed may be half done; settle it with \
+                 the mintd that wrote it, or look at the moves above and remove it",
+                path.display()
+            )
+        })
         .collect();
-    Check::of("journal", CheckStatus::Warn, &faults, "nothing is open".into())
+    let status = if faults.is_empty() { CheckStatus::Warn } else { CheckStatus::Fail };
+    let open = operations.iter().filter(|entry| entry.state.is_over());
+    faults.extend(open.filter_map(|entry| {
+        let steps: Vec<String> =
+            entry.open.as_ref()?.steps.iter().map(|step| format!("{step}")).collect();
+        let what = if steps.is_empty() { String::new() } else { format!(": {}", steps.join(", ")) };
+        Some(format!("{} is not settled{what}; mintctl doctor --repair", entry.label()))
+    }));
+    let runs = operations.iter().filter(|entry| !entry.state.is_over()).count();
+    let good = match runs {
+        0 => "nothing is open".to_owned(),
+        1 => "1 operation goes on".to_owned(),
+        many => format!("{many} operations go on"),
+    };
+    Check::of("journal", status, &faults, good)
 }
 
 #[cfg(test)]
@@ -215,7 +236,7 @@ mod tests {
     #[test]
     fn machine_in_order_has_no_fault() {
         let inventory = Inventory::read(&FakeMachine::new()).unwrap();
-        for check in check_ledger(&inventory, None, Some(6)) {
+        for check in check_ledger(&inventory, &[], &[], Some(6)) {
             assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
         }
     }
@@ -224,7 +245,7 @@ mod tests {
     fn owner_that_is_no_node_is_a_fault() {
         let mut inventory = Inventory::read(&FakeMachine::new()).unwrap();
         inventory.cpus[3].owner = Some(NodeId::new(3).unwrap());
-        let checks = check_ledger(&inventory, None, None);
+        let checks = check_ledger(&inventory, &[], &[], None);
         assert_eq!(status(&checks, "ledger").status, CheckStatus::Fail);
         assert!(status(&checks, "ledger").detail.contains("cpu 3"));
     }
@@ -234,7 +255,7 @@ mod tests {
         let fake = FakeMachine::new().with_node(1, "web", &[ResourceKey::cpu(3)]);
         fake.set_state(NodeId::new(1).unwrap(), NodeState::Crashed);
         let mut inventory = Inventory::read(&fake).unwrap();
-        let find = |inventory: &Inventory| check_ledger(inventory, None, None);
+        let find = |inventory: &Inventory| check_ledger(inventory, &[], &[], None);
         assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Fail);
         inventory.cpus[3].flags.parked = true;
         assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Ok);
@@ -264,7 +285,7 @@ mod tests {
     #[test]
     fn fewer_cpus_online_than_owned_is_told() {
         let inventory = Inventory::read(&FakeMachine::new()).unwrap();
-        let checks = check_ledger(&inventory, None, Some(5));
+        let checks = check_ledger(&inventory, &[], &[], Some(5));
         assert_eq!(status(&checks, "cpus-here").status, CheckStatus::Warn);
     }
 }

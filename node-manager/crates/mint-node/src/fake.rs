@@ -11,6 +11,7 @@ use std::io::{Read, Seek};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use mint_ops::fake::Fuse;
 use mint_sys::{ConsoleChunk, KillReport, MoveFailure, SysError};
 use mint_types::{
     Bdf, BlockPages, Kind, Load, MachineInfo, NodeId, NodeName, NodeState, NodeStatus, PageKind,
@@ -28,7 +29,7 @@ pub const POOL0: (u32, u32) = (16, 8);
 /// First free block of NUMA node 1, and how many.
 pub const POOL1: (u32, u32) = (32, 14);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     resources: BTreeMap<ResourceKey, Resource>,
     nodes: BTreeMap<NodeId, NodeStatus>,
@@ -60,6 +61,8 @@ struct State {
 /// The fake; also plays host, peers and bundle maker.
 #[derive(Default)]
 pub struct FakeMachine {
+    /// Every call that changes something is an act: see [`Fuse`].
+    pub fuse: Fuse,
     state: Arc<Mutex<State>>,
     /// The node that it is seen from.
     here: u32,
@@ -135,7 +138,7 @@ impl FakeMachine {
 
     /// The same machine, as another node sees it at the same time.
     pub fn also_from(&self, node: u32) -> Self {
-        Self { state: self.state.clone(), here: node }
+        Self { fuse: self.fuse.clone(), state: self.state.clone(), here: node }
     }
 
     /// Adds a running node that owns these.
@@ -183,6 +186,12 @@ impl FakeMachine {
     /// The kernel does not release it, for this reason (`enum mint_refusal`).
     pub fn refuse_release(&self, key: ResourceKey, reason: u32) {
         self.lock().refused.insert(key, reason);
+    }
+
+    /// Another machine in the same state, without an end.
+    pub fn fork(&self) -> Self {
+        let state = Arc::new(Mutex::new(self.lock().clone()));
+        Self { fuse: Fuse::default(), state, here: self.here }
     }
 
     /// No call fails any more.
@@ -365,6 +374,7 @@ impl Machine for FakeMachine {
     }
 
     fn create(&self, id: NodeId, name: &str) -> Result<(), SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("create", &format!("node {id}"))?;
         if state.nodes.contains_key(&id) || state.nodes.values().any(|node| node.name == name) {
@@ -376,6 +386,7 @@ impl Machine for FakeMachine {
     }
 
     fn destroy(&self, id: NodeId) -> Result<(), SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("destroy", &format!("node {id}"))?;
         if state.resources.values().any(|r| r.owner == Some(id)) || state.is_live(id) {
@@ -398,6 +409,7 @@ impl Machine for FakeMachine {
             read.map(|_| bytes).expect("what is loaded can be read")
         };
         let bytes = initrd.map(read).unwrap_or_default();
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("load", &format!("node {id}"))?;
         state.calls.push(format!("load {id} {cmdline}"));
@@ -411,6 +423,7 @@ impl Machine for FakeMachine {
     }
 
     fn unload(&self, id: NodeId) -> Result<(), SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         match state.nodes.get_mut(&id) {
             Some(node) if node.state == NodeState::Loaded => {
@@ -422,6 +435,7 @@ impl Machine for FakeMachine {
     }
 
     fn start(&self, id: NodeId) -> Result<(), SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("start", &format!("node {id}"))?;
         state.calls.push(format!("start {id}"));
@@ -436,6 +450,7 @@ impl Machine for FakeMachine {
     }
 
     fn shutdown(&self, id: NodeId) -> Result<(), SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("shutdown", &format!("node {id}"))?;
         match state.nodes.get_mut(&id) {
@@ -448,6 +463,7 @@ impl Machine for FakeMachine {
     }
 
     fn kill(&self, id: NodeId, boots: u32) -> Result<KillReport, SysError> {
+        self.fuse.act();
         let mut state = self.lock();
         state.fault("kill", &format!("node {id}"))?;
         state.calls.push(format!("kill {id}"));
@@ -474,6 +490,9 @@ impl Machine for FakeMachine {
     }
 
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
+        if !dry_run {
+            self.fuse.act();
+        }
         let mut state = self.lock();
         if !dry_run && state.panics.take_if(|call| *call == format!("claim {key} {node}")).is_some()
         {
@@ -502,6 +521,9 @@ impl Machine for FakeMachine {
     }
 
     fn release(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
+        if !dry_run {
+            self.fuse.act();
+        }
         let mut state = self.lock();
         let here = self.here;
         if node.as_u32() != here && state.is_live(node) {
@@ -609,6 +631,7 @@ impl Host for FakeMachine {
     }
 
     fn unbind(&self, bdf: Bdf) -> std::io::Result<()> {
+        self.fuse.act();
         let mut state = self.lock();
         if state.faults.contains(&format!("unbind {bdf}")) {
             return Err(std::io::Error::from_raw_os_error(EBUSY));
@@ -618,6 +641,7 @@ impl Host for FakeMachine {
     }
 
     fn bind(&self, bdf: Bdf, driver: Option<&str>) -> std::io::Result<()> {
+        self.fuse.act();
         self.lock().drivers.insert(bdf, driver.unwrap_or("probed").into());
         Ok(())
     }

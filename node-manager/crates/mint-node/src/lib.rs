@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   NodeSpec --planner--> Plan --apply--> ledger
-//!                |           |   journal: begin, end
+//!                |           |   operation: begin, commit (mint-ops)
 //!            refusals        undo of the done steps, last first
 //! ```
-//! Nothing here knows of sockets or tasks: [`Nodes`] is owned by one thread
-//! (mintd's state driver), which carries out one operation at a time.
+//! Nothing here knows of sockets or tasks: [`Nodes`] is shared by the threads that carry
+//! out operations, each of which holds what it changes.
 
 mod apply;
 mod boot;
@@ -23,10 +23,11 @@ pub mod host;
 mod image_file;
 pub mod initrd;
 pub mod inventory;
-pub mod journal;
 pub mod kernel_image;
 mod load;
 pub mod machine;
+#[cfg(test)]
+mod model_tests;
 mod nodes;
 mod nodes_fetch;
 mod nodes_repair;
@@ -37,7 +38,9 @@ pub mod peers;
 mod planner;
 mod planner_memory;
 mod planner_resize;
+mod settle;
 pub mod specs;
+mod turn;
 
 pub use apply::ApplyError;
 pub use bundle::{Bundle, BundleError, BundleFile};
@@ -45,9 +48,9 @@ pub use config::Config;
 pub use doctor::{Check, CheckStatus};
 pub use host::{Host, SysHost};
 pub use inventory::Inventory;
-pub use journal::Journal;
 pub use machine::{KernelMachine, Machine};
-pub use nodes::{Nodes, not_running};
+pub use nodes::{Nodes, about, not_running};
 pub use outcome::{Done, GiveBack, OpError, Times};
 pub use peers::{PeerError, Peers, Stopped};
+pub use settle::Settled;
 pub use specs::{SpecStore, no_description};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operations on nodes. One thread owns a [`Nodes`]; each call may block for as
-//! long as the kernel's moves take, and returns when the ledger is settled.
+//! Operations on nodes. Each call may block for as long as the kernel's moves take, and
+//! returns when the ledger is settled; several may run at once (`turn.rs`).
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mint_ops::{Intent, Lock, Op, Operations};
 use mint_types::{
     Gift, Kind, NodeId, NodeName, NodeSpec, NodeStatus, Plan, Refusal, RefusalCode, ResourceKey,
     Step,
@@ -16,15 +17,15 @@ use tracing::{info, info_span, warn};
 use crate::apply::{Applier, ApplyError, StepError};
 use crate::bundle::Bundle;
 use crate::config::Config;
-use crate::describe::describe;
+use crate::describe::{describe, progress};
 use crate::host::Host;
 use crate::inventory::Inventory;
-use crate::journal::{Begun, Journal, Operation};
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::peers::{Peers, Stopped, in_turn};
 use crate::planner::{Planner, busy, has_guests};
 use crate::specs::{SpecStore, no_description};
+use crate::turn::{Turn, held, locks_of};
 
 /// Whoever asked may have gone, and takes back what he knows of: no more behind his back.
 fn still(wanted: &dyn Fn() -> bool) -> Result<(), OpError> {
@@ -43,8 +44,8 @@ pub struct Nodes {
     pub bundle: Arc<dyn Bundle>,
     /// Settings.
     pub config: Arc<Config>,
-    /// The journal.
-    pub journal: Journal,
+    /// The journal and the locks.
+    pub ops: Operations,
     /// Descriptions.
     pub specs: SpecStore,
 }
@@ -61,24 +62,17 @@ impl Nodes {
     /// # Errors
     /// With all refusals, and nothing was changed; or with the step that
     /// failed, and the ones before were taken back.
-    pub fn add(
-        &mut self,
-        spec: &NodeSpec,
-        dry_run: bool,
-        progress: Progress<'_>,
-    ) -> Result<Done, OpError> {
+    pub fn add(&self, op: &Op, spec: &NodeSpec, dry_run: bool) -> Result<Done, OpError> {
         let _span = info_span!("add", node = %spec.name).entered();
-        let inventory = self.inventory()?;
         let plan = |planner: &Planner<'_>| planner.add(spec);
-        let (mut done, begun) =
-            self.carry_out(Operation::Add, &inventory, plan, dry_run, progress)?;
+        let (mut done, carried) = self.carry_out(op, &plan, dry_run)?;
         if spec.start {
             done.steps.push(format!("load and start node {} ({})", done.node, done.name));
         }
-        let Some(begun) = begun else { return Ok(done) };
-        if let Err(error) = self.finish_add(&begun, spec, &mut done.times, progress) {
-            let left = self.applier(inventory.info.node).roll_back(&begun.steps);
-            if let Err(error) = self.specs.forget(begun.node) {
+        let Some(Carried { intent, here, locks: _locks }) = carried else { return Ok(done) };
+        if let Err(error) = self.finish_add(op, &intent, spec, &mut done.times) {
+            let left = self.applier(here, &intent.names).roll_back(op, &intent.steps);
+            if let Err(error) = self.specs.forget(intent.node) {
                 warn!(%error, "description is left behind");
             }
             return Err(match error {
@@ -88,54 +82,37 @@ impl Nodes {
                 other => other,
             });
         }
-        self.journal.end()?;
-        info!(id = %begun.node, "added");
+        op.commit()?;
+        info!(id = %intent.node, "added");
         Ok(done)
     }
 
-    /// Plans, and carries all steps out or none; the journal stays open. A dry run
+    /// Plans, and carries all steps out or none; the operation stays open. A dry run
     /// begins nothing.
     ///
     /// A memory block that turns out to stay where it is costs the rest nothing:
     /// all is taken back, and a plan without that block is carried out.
     pub(crate) fn carry_out(
-        &mut self,
-        operation: Operation,
-        inventory: &Inventory,
-        plan: impl Fn(&Planner<'_>) -> Result<Plan, Vec<Refusal>>,
+        &self,
+        op: &Op,
+        plan: &dyn Fn(&Planner<'_>) -> Result<Plan, Vec<Refusal>>,
         dry_run: bool,
-        progress: Progress<'_>,
-    ) -> Result<(Done, Option<Begun>), OpError> {
+    ) -> Result<(Done, Option<Carried>), OpError> {
         let began = Instant::now();
+        let Turn { plan: mut found, mut inventory, locks } = self.turn(op, dry_run, plan)?;
+        let mut done = planned(&found, &inventory, began);
+        let Some(mut locks) = locks else { return Ok((done, None)) };
+        let here = inventory.info.node;
         let mut stay = BTreeSet::new();
         let mut told = Vec::new();
-        let mut failed: Option<ApplyError> = None;
         loop {
-            let mut planner = self.planner(inventory);
-            planner.stay.clone_from(&stay);
-            // too few other blocks: the try that failed says more than that
-            let found = plan(&planner).map_err(|refusals| {
-                failed.take().map_or(OpError::Refused(refusals), OpError::Apply)
-            })?;
-            let mut done = planned(&found, inventory, began);
-            if dry_run {
-                return Ok((done, None));
-            }
-            for note in &done.notes {
-                progress(note);
-            }
+            done.notes.iter().for_each(|note| op.progress(note));
             let apply_began = Instant::now();
-            let begun = Begun {
-                operation,
-                boot_id: inventory.info.boot_id,
-                node: found.node,
-                name: found.name,
-                steps: found.steps,
-            };
-            let mut error = match self.applier(inventory.info.node).run(&begun, progress) {
+            let intent = intent(&found, &inventory);
+            let mut error = match self.applier(here, &intent.names).run(op, &intent) {
                 Ok(()) => {
                     done.times.apply_ms = ms(apply_began);
-                    return Ok((done, Some(begun)));
+                    return Ok((done, Some(Carried { intent, here, locks })));
                 }
                 Err(error) => error,
             };
@@ -154,26 +131,42 @@ impl Nodes {
             if late || !left.is_empty() || !stay.insert(*block) {
                 return Err(error.into());
             }
-            progress(&format!("{block} stays where it is ({why}); looking for another one"));
-            failed = Some(error);
+            let text = format!("{block} stays where it is ({why}); looking for another one");
+            op.progress(&text);
+            inventory = self.inventory()?;
+            // who holds something does not wait: what others have is no other block either
+            stay.extend(op.held_by_others().into_iter().filter_map(|other| match other.lock {
+                Lock::Resource(key) => Some(key),
+                Lock::Node(_) | Lock::Name(_) => None,
+            }));
+            let mut planner = self.planner(&inventory);
+            planner.stay.clone_from(&stay);
+            // too few other blocks: the try that failed says more than that
+            found = match plan(&planner) {
+                Ok(found) if locks.extend(&locks_of(&found)).is_ok() => found,
+                _ => return Err(error.into()),
+            };
+            done = planned(&found, &inventory, began);
         }
     }
 
     fn finish_add(
-        &mut self,
-        begun: &Begun,
+        &self,
+        op: &Op,
+        intent: &Intent,
         spec: &NodeSpec,
         times: &mut Times,
-        progress: Progress<'_>,
     ) -> Result<(), OpError> {
-        self.specs.put(&self.inventory()?, begun.node, spec)?;
+        self.specs.put(&self.inventory()?, intent.node, spec)?;
         if !spec.start {
             return Ok(());
         }
-        let result = self.boot(begun.node, &begun.name, spec, times, progress);
+        op.check()?;
+        let progress = |text: &str| op.progress(text);
+        let result = self.boot(intent.node, &intent.name, spec, times, &progress);
         if result.is_err() {
             // the ledger refuses to take memory from under a loaded image
-            _ = self.machine.unload(begun.node);
+            _ = self.machine.unload(intent.node);
         }
         result
     }
@@ -183,12 +176,9 @@ impl Nodes {
     ///
     /// # Errors
     /// When it runs, nothing says what it boots, or its image is no good.
-    pub fn start(
-        &mut self,
-        reference: &str,
-        spec: Option<NodeSpec>,
-        progress: Progress<'_>,
-    ) -> Result<Done, OpError> {
+    pub fn start(&self, op: &Op, reference: &str, spec: Option<NodeSpec>) -> Result<Done, OpError> {
+        let id = self.inventory()?.resolve(reference)?.id;
+        let _locks = self.node_turn(op, id)?;
         let inventory = self.inventory()?;
         let node = inventory.resolve(reference)?;
         let _span = info_span!("start", node = %node.display_name()).entered();
@@ -217,8 +207,15 @@ impl Nodes {
             }
         };
         let mut times = Times::default();
-        let notes = self.fetch_cores(node, progress)?;
-        self.boot(node.id, &name, &spec, &mut times, progress)?;
+        let notes = self.fetch_cores(op, node)?;
+        op.begin(about(node), false)?;
+        let progress = |text: &str| op.progress(text);
+        if let Err(error) = self.boot(node.id, &name, &spec, &mut times, &progress) {
+            _ = self.machine.unload(node.id);
+            op.taken_back(Vec::new())?;
+            return Err(error);
+        }
+        op.commit()?;
         Ok(Done {
             node: node.id,
             name: name.to_string(),
@@ -229,12 +226,13 @@ impl Nodes {
     }
 
     /// Ends a node by force, or fetches the cores of one that ended without parking
-    /// them. Its resources stay its own.
+    /// them. Its resources stay its own. It waits for nobody: what moves to or from the
+    /// node fails and is taken back.
     ///
     /// # Errors
     /// When there is nothing to do, it is the node that we are on, or not all its cores
     /// could be parked.
-    pub fn kill(&mut self, reference: &str) -> Result<Done, OpError> {
+    pub fn kill(&self, op: &Op, reference: &str) -> Result<Done, OpError> {
         let inventory = self.inventory()?;
         let node = inventory.resolve(reference)?;
         let _span = info_span!("kill", node = %node.display_name()).entered();
@@ -242,7 +240,7 @@ impl Nodes {
         if !node.state.is_live() && !self.is_stranded(node)? {
             return Err(not_running(node).into());
         }
-        let notes = self.kill_node(node)?;
+        let notes = self.kill_node(op, node)?;
         Ok(Done {
             node: node.id,
             name: node.display_name(),
@@ -257,150 +255,124 @@ impl Nodes {
     /// # Errors
     /// When it runs and `force` is not set, or a resource cannot be released.
     pub fn remove(
-        &mut self,
+        &self,
+        op: &Op,
         reference: &str,
         force: bool,
         give_back: GiveBack,
-        progress: Progress<'_>,
     ) -> Result<Done, OpError> {
         let began = Instant::now();
-        let inventory = self.inventory()?;
-        let node = inventory.resolve(reference)?.clone();
-        let _span = info_span!("remove", node = %node.display_name()).entered();
-        self.not_ourselves(&inventory, &node, "remove")?;
-        if node.id == NodeId::ZERO {
-            return Err(Refusal::new(
-                RefusalCode::NodeSelf,
-                node.label(),
-                "node 0 cannot be removed: it owns the platform",
-            )
-            .into());
-        }
-        let notes = if node.state.is_at_rest() {
-            self.fetch_cores(&node, progress)?
+        let plan = |planner: &Planner<'_>| {
+            self.plan_remove(planner.inventory, reference, force, give_back)
+        };
+        let Turn { plan, inventory, locks: _locks } = self.turn(op, false, &plan)?;
+        let _span = info_span!("remove", node = %plan.name).entered();
+        let node = inventory.resolve(reference)?;
+        op.check()?;
+        let mut intent = intent(&plan, &inventory);
+        // this start of it may be ended, and no other
+        intent.boots = node.state.is_live().then_some(node.boots);
+        // there is no way back to a node that the user wanted to be rid of
+        op.begin(intent.clone(), true)?;
+        let parked = if node.state.is_live() {
+            op.progress(&format!("kill {}", node.label()));
+            self.kill_node(op, node)
         } else {
-            if !force || !node.state.is_live() {
-                let label = node.label();
-                return Err(Refusal::new(
-                    RefusalCode::NodeRunning,
-                    &label,
-                    format_args!("{label} is {}", node.state),
-                )
-                .owned_by(&label)
-                .hint(format_args!(
-                    "first: mintctl node stop {}; or kill it with --force",
-                    node.display_name()
-                ))
-                .into());
+            self.fetch_cores(op, node)
+        };
+        let mut notes = match parked {
+            Ok(notes) => notes,
+            Err(error) => {
+                op.taken_back(Vec::new())?;
+                return Err(error);
             }
-            progress(&format!("kill {}", node.label()));
-            self.kill_node(&node)?
         };
-        // also what its kernel was moving when it died
-        let inventory = self.inventory()?;
-        let owned: Vec<ResourceKey> =
-            inventory.held_by(node.id).map(|resource| resource.key).collect();
-        let name: NodeName = node
-            .name
-            .parse()
-            .unwrap_or_else(|_| format!("node{}", node.id).parse().expect("nodeN is a good name"));
-        let mut steps: Vec<Step> =
-            owned.iter().map(|&key| Step::Release { key, node: node.id, driver: None }).collect();
-        steps.push(Step::Destroy { node: node.id, name: name.clone() });
-        let begun = Begun {
-            operation: Operation::Remove,
-            boot_id: inventory.info.boot_id,
-            node: node.id,
-            name,
-            steps,
-        };
-        self.journal.begin(&begun)?;
-        _ = self.machine.unload(node.id);
-        self.finish_remove(inventory.info.node, &begun, progress)?;
-        let mut done = Done {
+        (0..plan.steps.len())
+            .filter_map(|at| progress(&plan.steps, at))
+            .for_each(|text| op.progress(&text));
+        let finished = self.finish(inventory.info.node, &op.entry(), &intent);
+        let finished = finished.map_err(|source| ApplyError::Step {
+            step: format!("remove {}", node.label()),
+            left: vec![format!(
+                "the steps before it; repeat: mintctl node remove {}",
+                node.display_name()
+            )],
+            stays: None,
+            refusals: source.refusal().cloned().into_iter().collect(),
+            source: Box::new(source),
+        })?;
+        notes.extend(finished);
+        op.commit()?;
+        info!("removed");
+        Ok(Done {
             node: node.id,
             name: node.display_name(),
-            steps: describe(&begun.steps, &inventory),
+            steps: describe(&plan.steps, &inventory),
             notes,
             times: Times { apply_ms: ms(began), ..Times::default() },
-        };
-        if let GiveBack::To(to) = give_back {
-            self.give_back(&inventory, to, &owned, &mut done, progress);
-        }
-        info!("removed");
-        Ok(done)
+        })
     }
 
-    /// Remove goes on where it was interrupted: each step only if needed.
-    fn finish_remove(
-        &mut self,
-        here: NodeId,
-        begun: &Begun,
-        progress: Progress<'_>,
-    ) -> Result<(), OpError> {
-        for (index, step) in begun.steps.iter().enumerate() {
-            if let Some(text) = begun.progress(index) {
-                progress(&text);
-            }
-            let applier = self.applier(here);
-            applier.ensure(step).map_err(|source| ApplyError::Step {
-                step: step.to_string(),
-                left: vec![format!(
-                    "the steps before it; repeat: mintctl node remove {}",
-                    begun.name
-                )],
-                stays: None,
-                refusals: source.refusal().cloned().into_iter().collect(),
-                source: Box::new(source),
-            })?;
-        }
-        self.journal.end()?;
-        self.specs.forget(begun.node)?;
-        Ok(())
-    }
-
-    fn give_back(
-        &mut self,
+    /// Who takes a node apart releases all that it has, be it on its way out or in, and
+    /// gives cores and functions to another one.
+    fn plan_remove(
+        &self,
         inventory: &Inventory,
-        to: NodeId,
-        owned: &[ResourceKey],
-        done: &mut Done,
-        progress: Progress<'_>,
-    ) {
-        let label = inventory.label(to);
-        for &key in owned.iter().filter(|key| key.kind != Kind::Memory) {
-            let step = Step::Claim { key, node: to, driver: None };
-            progress(&step.to_string());
-            let applier = self.applier(inventory.info.node);
-            match applier.step(&step) {
-                Ok(()) => done.steps.push(step.to_string()),
-                Err(error) => {
-                    warn!(%key, %to, %error, "stays free");
-                    done.notes.push(format!("{key} stays free: {label} did not take it: {error}"));
-                }
-            }
+        reference: &str,
+        force: bool,
+        give_back: GiveBack,
+    ) -> Result<Plan, Vec<Refusal>> {
+        let node = inventory.resolve(reference).map_err(|refusal| vec![refusal])?;
+        self.not_ourselves(inventory, node, "remove").map_err(|refusal| vec![refusal])?;
+        let label = node.label();
+        if node.id == NodeId::ZERO {
+            let why = "node 0 cannot be removed: it owns the platform";
+            return Err(vec![Refusal::new(RefusalCode::NodeSelf, label, why)]);
         }
+        let can_be_ended = force && node.state.is_live();
+        if !node.state.is_at_rest() && !can_be_ended {
+            let why = format!("{label} is {}", node.state);
+            let name = node.display_name();
+            let hint = format!("first: mintctl node stop {name}; or kill it with --force");
+            let refusal = Refusal::new(RefusalCode::NodeRunning, &label, why);
+            return Err(vec![refusal.owned_by(&label).hint(hint)]);
+        }
+        let (id, name) = (node.id, name_of(node));
+        // also what its kernel was moving when it died
+        let owned: Vec<ResourceKey> = inventory.held_by(id).map(|resource| resource.key).collect();
+        let release = |&key: &ResourceKey| Step::Release { key, node: id, driver: None };
+        let mut steps: Vec<Step> = owned.iter().map(release).collect();
+        steps.push(Step::Destroy { node: id, name: name.clone() });
+        if let GiveBack::To(to) = give_back {
+            let given = owned.iter().filter(|key| key.kind != Kind::Memory);
+            steps.extend(given.map(|&key| Step::Claim { key, node: to, driver: None }));
+        }
+        Ok(Plan { node: id, name, steps, notes: Vec::new() })
     }
 
     /// Resources of this node, asked for by a peer: out of use, then free, one
-    /// after the other. It ends early when nobody waits for it any more.
+    /// after the other. It ends early when nobody waits for it any more. It waits for no
+    /// operation of this node: two that ask each other would wait for ever.
     ///
     /// # Errors
-    /// At the first that is not ours, in use, or that the kernel refuses.
+    /// At the first that is not ours, in use, another operation's, or that the kernel
+    /// refuses.
     pub fn release_here(
-        &mut self,
+        &self,
         keys: &[ResourceKey],
         wanted: &dyn Fn() -> bool,
     ) -> Result<(), Stopped<OpError>> {
         let inventory = self.inventory().map_err(|error| Stopped { at: 0, error })?;
         let here = inventory.info.node;
+        let names = BTreeMap::new();
         in_turn(keys, |&key| {
             still(wanted)?;
+            let _lock = self.step_for_a_peer(key)?;
             self.not_in_use(&inventory, key)?;
             if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
                 return Err(refusal.into());
             }
-            self.applier(here).release(key, here).map_err(|error| match error {
+            self.applier(here, &names).release(key, here).map_err(|error| match error {
                 StepError::Stays(refusal) => OpError::Refused(vec![*refusal]),
                 other => other.into(),
             })
@@ -439,57 +411,23 @@ impl Nodes {
     /// # Errors
     /// At the first that the kernel refuses.
     pub fn claim_here(
-        &mut self,
+        &self,
         gifts: &[Gift],
         wanted: &dyn Fn() -> bool,
     ) -> Result<(), Stopped<OpError>> {
         let here = self.inventory().map_err(|error| Stopped { at: 0, error })?.info.node;
+        let names = BTreeMap::new();
         in_turn(gifts, |gift| {
             still(wanted)?;
-            Ok(self.applier(here).claim(gift.key, here, gift.driver.as_deref())?)
+            let _lock = self.step_for_a_peer(gift.key)?;
+            Ok(self.applier(here, &names).claim(gift.key, here, gift.driver.as_deref())?)
         })
     }
 
-    /// Ends what a killed mintd left half done, by the journal. Returns what was
-    /// done, in words.
-    ///
-    /// # Errors
-    /// When the journal or the kernel fails.
-    pub fn reconcile(&mut self) -> Result<Vec<String>, OpError> {
-        let Some(begun) = self.journal.open_operation()? else { return Ok(Vec::new()) };
-        let inventory = self.inventory()?;
-        if begun.boot_id != inventory.info.boot_id {
-            self.journal.end()?;
-            return Ok(vec![format!(
-                "journal of an earlier boot of the machine dropped ({})",
-                begun.name
-            )]);
-        }
-        match begun.operation {
-            Operation::Add if inventory.is_live(begun.node) => {
-                self.journal.end()?;
-                Ok(vec![format!("node {} had been started: kept", begun.name)])
-            }
-            Operation::Add | Operation::Resize => {
-                let is_add = begun.operation == Operation::Add;
-                if is_add {
-                    _ = self.machine.unload(begun.node);
-                }
-                // those that were never done are found as they should be
-                let left = self.applier(inventory.info.node).roll_back(&begun.steps);
-                if is_add {
-                    self.specs.forget(begun.node)?;
-                }
-                let what = if is_add { "add" } else { "resize" };
-                let mut told = vec![format!("unfinished node {what} {} taken back", begun.name)];
-                told.extend(left);
-                Ok(told)
-            }
-            Operation::Remove => {
-                self.finish_remove(inventory.info.node, &begun, &|_| {})?;
-                Ok(vec![format!("unfinished node remove {} finished", begun.name)])
-            }
-        }
+    fn step_for_a_peer(&self, key: ResourceKey) -> Result<mint_ops::Locks, Refusal> {
+        let name = format!("a step that another node asked for ({key})");
+        let lock = BTreeSet::from([Lock::Resource(key)]);
+        self.ops.take_for_step(&name, &lock).map_err(|other| held(&other))
     }
 
     fn not_ourselves(
@@ -526,15 +464,49 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn applier(&mut self, here: NodeId) -> Applier<'_> {
-        Applier {
-            machine: &*self.machine,
-            host: &*self.host,
-            peers: &*self.peers,
-            journal: &mut self.journal,
-            here,
+    pub(crate) fn applier<'a>(
+        &'a self,
+        here: NodeId,
+        names: &'a BTreeMap<NodeId, String>,
+    ) -> Applier<'a> {
+        Applier { machine: &*self.machine, host: &*self.host, peers: &*self.peers, here, names }
+    }
+}
+
+/// What was carried out, and is not committed yet.
+pub(crate) struct Carried {
+    pub intent: Intent,
+    /// The node that we are on.
+    pub here: NodeId,
+    /// Held until it is over.
+    pub locks: mint_ops::Locks,
+}
+
+/// What a plan is going to change, with the names of all whom it concerns.
+pub(crate) fn intent(plan: &Plan, inventory: &Inventory) -> Intent {
+    let name = |node: NodeId| inventory.node(node).map(NodeStatus::display_name);
+    let mut names = BTreeMap::from([(plan.node, plan.name.to_string())]);
+    for step in &plan.steps {
+        if let Step::Release { node, .. } | Step::Claim { node, .. } = step {
+            let named = name(*node).unwrap_or_else(|| plan.name.to_string());
+            names.entry(*node).or_insert(named);
         }
     }
+    let (node, name, steps) = (plan.node, plan.name.clone(), plan.steps.clone());
+    Intent { node, name, boots: None, steps, names }
+}
+
+/// That a node changes, in this start of it, and nothing that it owns.
+pub fn about(node: &NodeStatus) -> Intent {
+    let name = name_of(node);
+    let names = BTreeMap::from([(node.id, name.to_string())]);
+    Intent { node: node.id, name, boots: Some(node.boots), steps: Vec::new(), names }
+}
+
+/// A node's name; of one whose name is none, what stands for its id.
+pub(crate) fn name_of(node: &NodeStatus) -> NodeName {
+    let plain = || format!("node{}", node.id).parse().expect("nodeN is a good name");
+    node.display_name().parse().unwrap_or_else(|_| plain())
 }
 
 /// That an operation wants a running node.

@@ -4,10 +4,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mint_types::{Kind, NodeState, NodeStatus};
+use mint_ops::Op;
+use mint_types::{Kind, NodeState, NodeStatus, OperationKind};
 use tracing::{info, warn};
 
-use crate::nodes::{Nodes, Progress};
+use crate::nodes::{Nodes, about};
 use crate::outcome::OpError;
 
 /// A panic says so before it stops the other cores, and prints.
@@ -32,16 +33,12 @@ impl Nodes {
     ///
     /// # Errors
     /// When one stays away, and may still run.
-    pub(crate) fn fetch_cores(
-        &self,
-        node: &NodeStatus,
-        progress: Progress<'_>,
-    ) -> Result<Vec<String>, OpError> {
+    pub(crate) fn fetch_cores(&self, op: &Op, node: &NodeStatus) -> Result<Vec<String>, OpError> {
         let began = Instant::now();
         while self.is_stranded(node)? {
             if began.elapsed() > PARKS_WITHIN {
-                progress(&format!("fetch the cores that {} left behind", node.label()));
-                return self.kill_node(node);
+                op.progress(&format!("fetch the cores that {} left behind", node.label()));
+                return self.kill_node(op, node);
             }
             thread::sleep(LOOK);
         }
@@ -53,12 +50,20 @@ impl Nodes {
     ///
     /// # Errors
     /// When one stays away, and may still run.
-    pub(crate) fn kill_node(&self, node: &NodeStatus) -> Result<Vec<String>, OpError> {
+    pub(crate) fn kill_node(&self, op: &Op, node: &NodeStatus) -> Result<Vec<String>, OpError> {
+        op.check()?;
+        let kills = op.entry().kind == OperationKind::Kill;
+        if kills {
+            op.begin(about(node), true)?;
+        }
         let report = self.machine.kill(node.id, node.boots).map_err(|source| OpError::Kernel {
             action: format!("kill {}", node.label()),
             source,
         })?;
         info!(node = %node.id, parked = report.parked, cpus = report.cpus, "killed");
+        if kills {
+            op.commit()?;
+        }
         if report.parked < report.cpus {
             return Err(OpError::NotParked {
                 node: node.label(),

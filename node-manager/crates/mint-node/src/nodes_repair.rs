@@ -6,17 +6,33 @@ use tracing::warn;
 
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
+use crate::settle::Settled;
 
 impl Nodes {
-    /// Settles the journal, parks cores that dead nodes have not, and gives what
+    /// Settles operations that could not be settled when they ended, parks cores that dead nodes have not, and gives what
     /// a dead kernel was moving back to its owner. Gives what was done, in words;
     /// nothing of it touches a node that runs.
     ///
     /// # Errors
     /// When the ledger or the journal cannot be read. What cannot be healed is no
     /// error: the doctor goes on telling of it.
-    pub fn repair(&mut self) -> Result<Vec<String>, OpError> {
-        let mut told = self.reconcile()?;
+    pub fn repair(&self) -> Result<Vec<String>, OpError> {
+        let mut told = Vec::new();
+        for op in self.ops.unsettled() {
+            let label = op.entry().label();
+            match self.settle(&op) {
+                Ok(Settled::TakenBack(left) | Settled::Finished(left)) if left.is_empty() => {
+                    told.push(format!("{label} is settled"));
+                }
+                Ok(Settled::Held(other)) => told.push(format!("{label} is not settled: {other}")),
+                Ok(Settled::TakenBack(left) | Settled::Finished(left)) => {
+                    told.push(format!("{label} is not settled: {}", left.join("; ")));
+                }
+                Ok(Settled::Void | Settled::GoOn) => {}
+                Err(error) => told.push(format!("{label} is not settled: {error}")),
+            }
+            op.put_down();
+        }
         let inventory = self.inventory()?;
         let dead = |node: &&NodeStatus| {
             !node.state.is_live()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How operations end.
 
+use mint_ops::{Cancelled, JournalError};
 use mint_sys::SysError;
 use mint_types::{NodeId, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::{ApplyError, StepError};
-use crate::journal::JournalError;
 use crate::specs::SpecError;
 
 /// Who gets cores and devices of a removed node. Memory stays free: it is the
@@ -84,6 +84,9 @@ pub enum OpError {
     /// Whoever asked for several resources went away before the last.
     #[error("nobody waits for it any more")]
     Unwanted,
+    /// Somebody wanted it to end before it had changed anything.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
     /// Not all cores of a killed node were caught.
     #[error("{node} was killed, but only {parked} of its {cpus} cores are in the park loop")]
     NotParked {
@@ -115,6 +118,13 @@ fn hint_text(hint: &str) -> String {
 
 fn left_text(left: &[String]) -> String {
     if left.is_empty() { String::new() } else { format!("; not taken back: {}", left.join("; ")) }
+}
+
+impl OpError {
+    /// Whether it ended because somebody wanted it to.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled(_) | Self::Apply(ApplyError::Cancelled { .. }))
+    }
 }
 
 impl From<Refusal> for OpError {

@@ -36,6 +36,11 @@ impl Fuse {
         self.0.store(i64::MAX, Ordering::SeqCst);
     }
 
+    /// How many acts there were since there was no end.
+    pub fn acts(&self) -> u32 {
+        u32::try_from(i64::MAX - self.0.load(Ordering::SeqCst)).unwrap_or(u32::MAX)
+    }
+
     /// Whether it ended something.
     pub fn blown(&self) -> bool {
         self.0.load(Ordering::SeqCst) < 0
@@ -61,6 +66,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// An empty one, whose acts are that fuse's.
+    pub fn with(fuse: &Fuse) -> Self {
+        Self { fuse: fuse.clone(), ..Self::default() }
+    }
+
     /// What is kept of an operation.
     pub fn get(&self, id: OperationId) -> Option<Vec<u8>> {
         self.lock().get(&id).cloned()

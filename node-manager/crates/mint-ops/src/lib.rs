@@ -27,3 +27,6 @@ pub use locks::{Held, Lock};
 pub use op::{Cancelled, End, Locks, Op};
 pub use operations::{BadEntry, CancelError, Operations, Request, SubmitError};
 pub use store::{Folder, JournalError, Kept, Store};
+
+#[cfg(test)]
+mod tests;

@@ -96,10 +96,13 @@ impl Table {
         self.given_back += 1;
     }
 
-    /// What others hold, and who.
+    /// What others hold, and who; what older ones wait for, too, as it is theirs next.
     pub fn of_others(&self, turn: Turn) -> impl Iterator<Item = Held> {
         let others = self.held.iter().filter(move |(_, holder)| holder.turn != turn);
-        others.map(|(lock, holder)| Held { lock: lock.clone(), holder: holder.name.clone() })
+        let held = others.map(|(lock, holder)| (lock, &holder.name));
+        let older = self.waiting.range(..turn).map(|(_, waiting)| waiting);
+        let next = older.flat_map(|(name, set)| set.iter().map(move |lock| (lock, name)));
+        held.chain(next).map(|(lock, name)| Held { lock: lock.clone(), holder: name.clone() })
     }
 
     /// Whether anybody holds anything.
@@ -139,6 +142,10 @@ mod tests {
         table.take(2, "operation 2", &cpus(&[1, 2]), true).unwrap_err();
         let held = table.take(3, "operation 3", &cpus(&[2]), true).unwrap_err();
         assert_eq!(held.holder, "operation 2");
+        let others = |turn| table.of_others(turn).map(|held| held.to_string()).collect::<Vec<_>>();
+        let first = "cpu 1 is held by operation 1";
+        assert_eq!(others(2), [first]);
+        assert!(others(3).contains(&"cpu 2 is held by operation 2".to_owned()));
         // a step for a peer does not wait, and nobody waits for it long
         table.take(4, "a step", &cpus(&[2]), false).unwrap();
         table.give_back(4);

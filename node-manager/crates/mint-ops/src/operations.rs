@@ -352,6 +352,9 @@ impl Shared {
         let settled =
             |slot: &Slot| slot.entry.state.is_over() && slot.entry.open.is_none() && !slot.taken;
         let dry = state.all.iter().filter(|(_, slot)| slot.dry_run && settled(slot));
+        // whoever follows one still has to see its end
+        let unseen = |slot: &Slot| slot.told.receiver_count() > 0;
+        let dry = dry.filter(|(_, slot)| !unseen(slot));
         let mut drop: Vec<OperationId> = dry.map(|(&id, _)| id).collect();
         let over = state.all.iter().filter(|(_, slot)| !slot.dry_run && settled(slot));
         let over: Vec<OperationId> = over.map(|(&id, _)| id).collect();

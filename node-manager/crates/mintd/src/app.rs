@@ -3,17 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_api::{ErrorBody, ErrorCode};
-use mint_node::{ApplyError, Config, Host, Inventory, Machine, OpError, SpecStore};
-use mint_types::NodeId;
+use mint_node::{Config, Host, Inventory, Machine, Nodes, OpError, SpecStore};
+use mint_ops::{Op, Operations};
+use mint_types::{Asker, NodeId, OperationId};
+use tracing::{error, warn};
 
-use crate::driver::{Driver, JobLost};
+use crate::ending::{op_error, value};
 use crate::events::EventLog;
 use crate::health::Health;
 use crate::peers::PeerClients;
+use crate::request::Request;
 use crate::restart::{Ordered, Restarts};
 
 /// Shared by all tasks.
@@ -21,12 +24,13 @@ pub(crate) struct App {
     pub machine: Arc<dyn Machine>,
     pub host: Arc<dyn Host>,
     pub config: Arc<Config>,
-    pub driver: Driver,
+    /// What changes nodes; several threads may be in it.
+    pub nodes: Arc<Nodes>,
+    /// All operations: whoever changes something has one.
+    pub ops: Operations,
     pub events: EventLog,
     pub peers: Arc<PeerClients>,
     pub specs: SpecStore,
-    /// Folder with journal and descriptions.
-    pub state_dir: PathBuf,
     /// Root of the file system, `/` but in tests.
     pub root: PathBuf,
     /// What the node that started us left.
@@ -67,25 +71,72 @@ impl App {
             .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))
     }
 
+    /// Writes down what somebody asks for; `part_of` an operation that it belongs to.
+    ///
+    /// # Errors
+    /// When there are too many, the journal fails, or this daemon ends.
+    pub fn submit(
+        &self,
+        asked_by: Asker,
+        request: &Request,
+        part_of: Option<OperationId>,
+    ) -> Result<Op, ErrorBody> {
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(ErrorBody::new(ErrorCode::MintdDown, "this mintd is on its way out"));
+        }
+        let request = mint_ops::Request {
+            kind: request.kind(),
+            subject: request.subject(),
+            asked_by,
+            body: value(request),
+            part_of,
+            dry_run: request.is_dry_run(),
+        };
+        self.ops.submit(request).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))
+    }
+
+    /// Does what blocks in a thread of its own.
+    ///
+    /// # Errors
+    /// When it panics: that is a bug.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Nodes) -> T + Send + 'static,
+    ) -> Result<T, ErrorBody> {
+        let nodes = self.nodes.clone();
+        let lost = "mintd lost the operation by a fault of its own; see its log and mintctl doctor";
+        tokio::task::spawn_blocking(move || work(&nodes)).await.map_err(|fault| {
+            error!(%fault, "a part of an operation panicked");
+            ErrorBody::new(ErrorCode::Failed, lost)
+        })
+    }
+
+    /// The part of an operation that changes things. One that panics is a bug: it is
+    /// taken back or finished, as after a death of the daemon.
+    ///
+    /// # Errors
+    /// As the part fails.
+    pub async fn carry<T: Send + 'static>(
+        &self,
+        op: &Op,
+        work: impl FnOnce(&Nodes, &Op) -> Result<T, OpError> + Send + 'static,
+    ) -> Result<T, ErrorBody> {
+        let its = op.clone();
+        let lost = match self.blocking(move |nodes| work(nodes, &its)).await {
+            Ok(result) => return result.map_err(op_error),
+            Err(lost) => lost,
+        };
+        let its = op.clone();
+        match self.blocking(move |nodes| nodes.settle(&its)).await {
+            Ok(Ok(settled)) => warn!(operation = %op.id(), ?settled, "settled after a panic"),
+            Ok(Err(error)) => warn!(operation = %op.id(), %error, "not settled after a panic"),
+            Err(_) => {}
+        }
+        Err(lost)
+    }
+
     /// Marks; the lock is held for moments only.
     pub fn marks(&self) -> MutexGuard<'_, Marks> {
         self.marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// An operation's error on the wire.
-pub(crate) fn op_error(error: OpError) -> ErrorBody {
-    match error {
-        OpError::Refused(refusals) => ErrorBody::refused(refusals),
-        OpError::Apply(ApplyError::Step { ref refusals, .. }) => {
-            let refusals = refusals.clone();
-            ErrorBody { refusals, ..ErrorBody::from_error(ErrorCode::Failed, &error) }
-        }
-        other => ErrorBody::from_error(ErrorCode::Failed, &other),
-    }
-}
-
-/// A lost job on the wire.
-pub(crate) fn job_lost(error: JobLost) -> ErrorBody {
-    ErrorBody::from_error(ErrorCode::Failed, &error)
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use mint_api::{ErrorBody, SpecReply, WaitFor};
 use mint_node::{Inventory, initrd, no_description};
+use mint_ops::Op;
 use mint_types::{Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::lines::Lines;
 use crate::node0;
-use crate::operations::HELLO_WITHIN;
+use crate::waiting::HELLO_WITHIN;
 
-/// What to boot; `None`: the state driver has it.
+/// What to boot; `None`: our own store has it.
 ///
 /// # Errors
 /// Refused when no daemon that answers knows.
@@ -72,13 +72,13 @@ const SOURCES: [u32; 3] = [0x01, 0x02, 0x0c];
 const ROOT_INITRD: &str = "mint.root=initrd";
 
 /// What to wait for after a start: a daemon that cannot come is not waited for. `spec` is
-/// what was booted, where the state driver had it from us.
+/// what was booted, where another daemon has it.
 pub(crate) fn wait_for(
     app: &App,
     node: NodeId,
     spec: Option<&NodeSpec>,
     wait: WaitFor,
-    lines: &Lines,
+    op: &Op,
 ) -> WaitFor {
     let Ok(inventory) = app.inventory() else { return wait };
     let Some(spec) = spec.cloned().or_else(|| app.specs.get(&inventory, node)) else { return wait };
@@ -103,7 +103,7 @@ pub(crate) fn wait_for(
             } else {
                 "its initrd has no mintd, and it has no disk or network card to get one from".into()
             };
-            lines.progress(format!("waiting for the kernel only: {why}"));
+            op.progress(&format!("waiting for the kernel only: {why}"));
             WaitFor::Running
         }
         _ => wait,

@@ -2,19 +2,19 @@
 //! Mint's daemon. One on every node; all are equal.
 //!
 //! ```text
-//!   unix socket ─┐                       ┌─ state driver (thread): Nodes, journal
-//!   mTLS, mint0 ─┴─ server ── handlers ──┤
+//!   unix socket ─┐                       ┌─ operations: Nodes, journal, locks (threads)
+//!   mTLS, mint0 ─┴─ server ── handlers ──┼─ steps for peers: one lock each, nobody waits
 //!                                        └─ reads: /dev/mint, sysfs (any thread)
 //!   events: /dev/mint ─ watcher ─ log (/run/mint/events.jsonl) ─ subscribers
 //! ```
-//! The state driver alone changes the ledger; handlers queue and wait. What
-//! takes long and changes nothing (a started node's boot, a stopping node's
-//! end) is waited for in the handlers, so that others go on.
+//! Operations run beside each other, each with a lock on all that it changes (`mint-ops`);
+//! a client that hangs up ends none. What takes long and changes nothing (a started
+//! node's boot, a stopping node's end) is waited for without a lock.
 
 mod app;
 mod apply;
 mod description;
-mod driver;
+mod ending;
 mod events;
 mod facts;
 mod health;
@@ -25,9 +25,11 @@ mod loads;
 mod metrics;
 mod network;
 mod node0;
+mod operate;
 mod operations;
 mod peers;
 mod pki;
+mod request;
 mod restart;
 mod run;
 mod server;
@@ -35,8 +37,11 @@ mod ssh;
 mod streams;
 mod views;
 mod vmcore;
+mod waiting;
 
 pub use run::{Options, RunError, run};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_operations;

@@ -11,7 +11,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::Frame;
-use mint_api::{ErrorBody, Line};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -33,12 +32,6 @@ impl Lines {
     /// more.
     pub async fn send(&self, value: &impl Serialize) -> bool {
         self.0.send(line(value)).await.is_ok()
-    }
-
-    /// Says what is being done. Never blocks: what a client does not read in time it does
-    /// not get; work must not wait for it.
-    pub fn progress(&self, text: impl Into<String>) {
-        _ = self.0.try_send(line(&Line::Progress(text.into())));
     }
 }
 
@@ -68,29 +61,6 @@ where
     let kind = axum::http::HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
-}
-
-/// An operation's answer: progress, then its result or error.
-pub(crate) fn operation<T, F>(work: impl FnOnce(Lines) -> F) -> Response
-where
-    T: Serialize,
-    F: Future<Output = Result<T, ErrorBody>> + Send + 'static,
-{
-    respond(move |lines| {
-        let work = work(lines.clone());
-        async move {
-            let last = match work.await {
-                Ok(value) => {
-                    Line::Result(serde_json::to_value(value).expect("replies are plain data"))
-                }
-                Err(error) => {
-                    tracing::info!(code = ?error.code, causes = ?error.causes, "{}", error.message);
-                    Line::Error(error)
-                }
-            };
-            lines.send(&last).await;
-        }
-    })
 }
 
 #[cfg(test)]
@@ -135,22 +105,6 @@ mod tests {
             assert_eq!(sent.load(Ordering::Relaxed), LINES_WAITING);
             let numbers: Vec<String> = (0..MANY).map(|number| number.to_string()).collect();
             assert!(all(response).await == numbers, "and none is lost");
-        });
-    }
-
-    #[test]
-    fn progress_that_is_not_read_is_dropped_and_the_result_is_not() {
-        test(async || {
-            let response = operation(|lines| async move {
-                for number in 0..MANY {
-                    lines.progress(number.to_string());
-                }
-                Ok::<_, ErrorBody>("done")
-            });
-            settle().await;
-            let lines = all(response).await;
-            assert_eq!(lines.len(), LINES_WAITING + 1);
-            assert!(lines[0].contains("progress") && lines[LINES_WAITING].contains("done"));
         });
     }
 }

@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 use axum::response::Response;
 use mint_api::{BootView, Client, ErrorBody, ErrorCode, NodeResult, StartRequest, TimesView};
 use mint_node::files::write_atomic;
-use mint_node::{Done, Inventory};
+use mint_node::{Done, Inventory, about};
+use mint_ops::Op;
 use mint_types::{NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::app::{App, job_lost, op_error};
-use crate::lines::Lines;
-use crate::operations::{is_live, ms, result, tell_peers, wait_started};
+use crate::app::App;
 use crate::peers::peer_error;
 use crate::vmcore;
+use crate::waiting::{is_live, ms, result, tell_peers, wait_started};
 
 /// For node 0 to take the order to end itself.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
@@ -123,9 +123,9 @@ fn folder(app: &App) -> PathBuf {
 /// Restarts node 0: on any other node. Said on node 0 itself, a peer is asked.
 pub(crate) async fn restart(
     app: Arc<App>,
+    op: &Op,
     inventory: &Inventory,
     request: StartRequest,
-    lines: Lines,
 ) -> Result<NodeResult, ErrorBody> {
     let zero = inventory
         .node(NodeId::ZERO)
@@ -135,27 +135,35 @@ pub(crate) async fn restart(
         return Err(ErrorBody::refused(vec![refusal]));
     }
     if app.here == NodeId::ZERO {
-        return by_a_peer(&app, inventory, &zero, &request, &lines).await;
+        return by_a_peer(&app, op, inventory, &zero, &request).await;
     }
     let began = Instant::now();
     if zero.state.is_live() {
         let client = app.peers.client(NodeId::ZERO)?;
-        lines.progress(format!("fetch the images of {}", zero.label()));
-        fetch(&app, &client).await?;
+        let journal = |error| ErrorBody::from_error(ErrorCode::Failed, &error);
+        op.begin(about(&zero), false).map_err(journal)?;
+        op.progress(&format!("fetch the images of {}", zero.label()));
+        let fetched = fetch(&app, &client).await;
+        let cancelled = op.check();
+        if fetched.is_err() || cancelled.is_err() {
+            op.taken_back(Vec::new()).map_err(journal)?;
+        }
+        fetched?;
+        cancelled.map_err(|error| ErrorBody::from_error(ErrorCode::Cancelled, &error))?;
+        op.no_return().map_err(journal)?;
         app.marks().ordered.note(zero.id, zero.boots);
         tell_peers(&app, inventory, &zero).await;
-        leave(&app, &client, &request, &lines, &zero).await?;
+        let left = leave(&app, op, &client, &request, &zero).await;
+        if left.is_err() && is_live(&app, zero.id)? {
+            // it runs on: nothing is left to be finished
+            op.taken_back(Vec::new()).map_err(journal)?;
+        }
+        left?;
     }
     let spec = fetched(&app).ok_or_else(|| not_fetched(&zero))?;
     let mut times = TimesView { stop_ms: Some(ms(began)), ..TimesView::default() };
-    let told = lines.clone();
-    let done: Done = app
-        .driver
-        .run(move |nodes| nodes.start("0", Some(spec), &|text| told.progress(text)))
-        .await
-        .map_err(job_lost)?
-        .map_err(op_error)?;
-    wait_started(&app, done.node, request.wait, request.wait_s, &mut times, &lines).await?;
+    let done: Done = app.carry(op, move |nodes, op| nodes.start(op, "0", Some(spec))).await?;
+    wait_started(&app, done.node, request.wait, request.wait_s, &mut times, op).await?;
     info!("node 0 was started again");
     Ok(result(&app, done, times).await)
 }
@@ -163,19 +171,23 @@ pub(crate) async fn restart(
 /// The first peer whose daemon listens does it; what it says until we end is passed on.
 async fn by_a_peer(
     app: &Arc<App>,
+    op: &Op,
     inventory: &Inventory,
     zero: &NodeStatus,
     request: &StartRequest,
-    lines: &Lines,
 ) -> Result<NodeResult, ErrorBody> {
     for peer in inventory.nodes.iter().filter(|node| node.id != app.here && node.state.is_live()) {
         if !app.peers.listens(peer.id).await {
             continue;
         }
-        lines.progress(format!("{} restarts {}", peer.label(), zero.label()));
+        // that it was started again, our next daemon sees by its boots
+        op.begin(about(zero), false)
+            .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+        op.progress(&format!("{} restarts {}", peer.label(), zero.label()));
         let client = app.peers.client(peer.id)?;
         let path = format!("/v1/nodes/{}/restart", zero.id);
-        let passed = client.operate(&path, request, |text| lines.progress(text)).await;
+        let passed = client.operate(&path, request, |text| op.progress(text)).await;
+        _ = op.taken_back(Vec::new());
         return passed.map_err(peer_error);
     }
     let label = zero.label();
@@ -246,13 +258,13 @@ async fn fetch_set(folder: &Path, client: &Client, room_bytes: u64) -> Result<()
 /// Asks node 0 to end, and waits until it has.
 async fn leave(
     app: &Arc<App>,
+    op: &Op,
     client: &Client,
     request: &StartRequest,
-    lines: &Lines,
     zero: &NodeStatus,
 ) -> Result<(), ErrorBody> {
     let label = zero.label();
-    lines.progress(format!("stop {label}"));
+    op.progress(&format!("stop {label}"));
     let nothing = json!({});
     match timeout(LEAVE_WITHIN, client.post::<Value>("/v1/local/leave", &nothing)).await {
         Ok(asked) => asked.map(drop).map_err(peer_error)?,

@@ -7,12 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mint_api::StartRequest;
+use mint_node::Nodes;
 use mint_node::files::write_atomic;
-use mint_types::{NodeId, NodeState};
+use mint_ops::Op;
+use mint_types::{Asker, NodeId, NodeState};
 use tracing::{info, warn};
 
-use crate::app::{App, op_error};
+use crate::app::App;
+use crate::ending::finish;
 use crate::node0;
+use crate::request::Request;
 
 /// Before the second start in a row; each one after waits twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -116,10 +121,22 @@ pub(crate) async fn start_again(app: Arc<App>, node: NodeId, end: NodeState) {
     if !ended_by_itself(&app, node, end) {
         return;
     }
-    let started = app.driver.run(move |nodes| nodes.start(&node.to_string(), spec, &|_| {})).await;
+    let name = app.machine.node(node).ok().flatten().map(|status| status.display_name());
+    let request = Request::Start(name.unwrap_or_else(|| node.to_string()), StartRequest::default());
+    let started = match app.submit(Asker::Daemon, &request, None) {
+        Ok(op) => {
+            let work = move |nodes: &Nodes, op: &Op| {
+                let started = nodes.start(op, &node.to_string(), spec)?;
+                Ok(started.steps)
+            };
+            let started = app.carry(&op, work).await;
+            finish(&op, &started);
+            started
+        }
+        Err(error) => Err(error),
+    };
     match started {
-        Ok(Ok(_)) => info!(%node, %end, "started again"),
-        Ok(Err(error)) => warn!(%node, %end, "not started again: {}", op_error(error)),
+        Ok(_) => info!(%node, %end, "started again"),
         Err(error) => warn!(%node, %end, %error, "not started again"),
     }
 }

@@ -12,11 +12,9 @@ use std::time::Duration;
 use axum::Router;
 use ipnet::Ipv4Net;
 use mint_node::config::ConfigError;
-use mint_node::journal::JournalError;
 use mint_node::specs::SpecError;
-use mint_node::{
-    Bundle, Config, Host, Journal, KernelMachine, Machine, Nodes, OpError, SpecStore, SysHost,
-};
+use mint_node::{Bundle, Config, Host, KernelMachine, Machine, Nodes, SpecStore, SysHost};
+use mint_ops::{Folder, JournalError, Operations};
 use mint_sys::{Device, SysError};
 use mint_types::{NodeId, NodeState};
 use rustls::{ClientConfig, ServerConfig};
@@ -26,20 +24,20 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
 use crate::app::{App, Marks};
-use crate::driver::Driver;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
 use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki};
 use crate::restart::{Ordered, start_again};
 use crate::ssh::SshKeys;
-use crate::{events, identity, instance, metrics, network, operations, server};
+use crate::{events, identity, instance, metrics, network, operate, operations, server};
 
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(100);
-/// For the operation in progress to come to its end when the daemon ends.
+/// For operations in progress to come to their ends when the daemon ends.
 const END_WITHIN: Duration = Duration::from_secs(8);
+const IDLE_POLL: Duration = Duration::from_millis(20);
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -168,7 +166,7 @@ pub(crate) struct Started {
 }
 
 impl Parts {
-    /// Keys, journal, state driver.
+    /// Lock, keys, journal; what was left in the middle is settled.
     pub async fn start(mut self) -> Result<Started, RunError> {
         let info = self.machine.info()?;
         self.take_facts(info.node_max)?;
@@ -191,25 +189,25 @@ impl Parts {
             heard: Mutex::default(),
         });
         let specs = SpecStore::open(&state_dir)?;
+        let ops = Operations::open(Folder::open(&state_dir)?, info.boot_id, events::now_ns)?;
         let nodes = Nodes {
             machine: self.machine.clone(),
             host: self.host.clone(),
             peers: peers.clone(),
             bundle,
             config: self.config.clone(),
-            journal: Journal::open(&state_dir)?,
+            ops: ops.clone(),
             specs: specs.clone(),
         };
-        let driver = Driver::start(nodes);
         let app = Arc::new(App {
             machine: self.machine,
             host: self.host,
             config: self.config,
-            driver,
+            nodes: Arc::new(nodes),
+            ops,
             events: EventLog::open(&run_dir.join("events.jsonl")),
             peers,
             specs,
-            state_dir,
             root: self.root,
             bundle: self.bundle,
             here,
@@ -221,7 +219,7 @@ impl Parts {
         });
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
         app.marks().ssh_host_keys.insert(here, own_keys);
-        settle(&app).await;
+        operate::settle(&app).await;
         let router = server::router(app.clone());
         Ok(Started { app, router, tls: server_tls, lock })
     }
@@ -277,19 +275,6 @@ impl Parts {
     }
 }
 
-/// Ends what an earlier mintd left half done.
-async fn settle(app: &Arc<App>) {
-    match app.driver.run(Nodes::reconcile).await {
-        Ok(Ok(told)) => told.iter().for_each(|text| warn!("{text}")),
-        Ok(Err(error @ OpError::Journal(_))) => warn!(%error, "journal is not readable"),
-        Ok(Err(error)) => {
-            let error = crate::app::op_error(error);
-            warn!("an unfinished operation could not be settled: {error}");
-        }
-        Err(error) => warn!(%error, "journal is not settled"),
-    }
-}
-
 impl Started {
     /// Starts all tasks; they end with the runtime. Gives the lock, to be held as long.
     #[must_use]
@@ -331,9 +316,13 @@ async fn serve(
     if let Err(error) = std::fs::remove_file(socket) {
         warn!(%error, "socket is left behind");
     }
-    // the operation in progress comes to its end; what a kill would leave half
+    // operations in progress come to their ends; what a kill would leave half
     // done, the next mintd settles by the journal
-    let idle = app.driver.run(|_| ());
+    let idle = async {
+        while !app.ops.is_idle() {
+            tokio::time::sleep(IDLE_POLL).await;
+        }
+    };
     if tokio::time::timeout(END_WITHIN, idle).await.is_err() {
         warn!("an operation is still going on: the journal knows how far");
     }

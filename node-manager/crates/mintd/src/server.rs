@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The interface: routes, and the two places where they are served.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State};
 use axum::http::header::{CONNECTION, UPGRADE as UPGRADE_HEADER};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
@@ -17,8 +21,8 @@ use mint_api::{
     OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Repaired, SpecReply,
     StoppedAt, UPGRADE, openapi,
 };
-use mint_node::{Nodes, OpError, Stopped};
-use mint_types::{NodeId, NodeStatus};
+use mint_node::{OpError, Stopped};
+use mint_types::{Asker, NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -28,9 +32,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
-use crate::app::{App, job_lost, op_error};
+use crate::app::App;
+use crate::ending::op_error;
 use crate::peers::peer_error;
-use crate::{apply, lines, loads, metrics, node0, operations, ssh, streams, views, vmcore};
+use crate::request::Request;
+use crate::{lines, loads, metrics, node0, operate, ssh, streams, views, vmcore};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -51,12 +57,14 @@ impl From<ErrorBody> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = match self.0.code {
-            ErrorCode::PlanRefused => StatusCode::CONFLICT,
+            _ if self.0.is_absent() => StatusCode::NOT_FOUND,
+            ErrorCode::PlanRefused | ErrorCode::Cancelled => StatusCode::CONFLICT,
             ErrorCode::BadRequest | ErrorCode::ConfigBad => StatusCode::BAD_REQUEST,
-            ErrorCode::NotFound => StatusCode::NOT_FOUND,
             ErrorCode::MintdDown | ErrorCode::PeerUnreachable => StatusCode::BAD_GATEWAY,
             ErrorCode::StartTimeout => StatusCode::GATEWAY_TIMEOUT,
-            ErrorCode::ExecFailed | ErrorCode::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::NotFound | ErrorCode::ExecFailed | ErrorCode::Failed => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         (status, Json(self.0)).into_response()
     }
@@ -89,60 +97,46 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
         ("get", "/v1/nodes") => get(|State(app): Shared| async move {
             views::node_list(&app).await.map(Json).map_err(Failure)
         }),
-        ("post", "/v1/nodes") => post(|State(app): Shared, body: String| async move {
-            let request = parse(&body)?;
-            Ok::<_, Failure>(lines::operation(|lines| operations::add(app, request, lines)))
-        }),
+        ("post", "/v1/nodes") => {
+            post(|State(app): Shared, Who(who): Who, body: String| async move {
+                operate(app, who, Request::Add(parse(&body)?)).await
+            })
+        }
         ("get", "/v1/nodes/{node}") => {
             get(|State(app): Shared, Path(node): Path<String>| async move {
                 views::node_detail(&app, &node).await.map(Json).map_err(Failure)
             })
         }
-        ("post", "/v1/nodes/{node}/start") => {
-            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
-                let request = parse(&body)?;
-                Ok::<_, Failure>(lines::operation(|lines| {
-                    operations::start(app, node, request, lines)
-                }))
-            })
-        }
-        ("post", "/v1/nodes/{node}/stop") => {
-            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
-                let request = parse(&body)?;
-                Ok::<_, Failure>(lines::operation(|lines| {
-                    operations::stop(app, node, request, lines)
-                }))
-            })
-        }
-        ("post", "/v1/nodes/{node}/restart") => {
-            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
-                let request = parse(&body)?;
-                Ok::<_, Failure>(lines::operation(|lines| {
-                    operations::restart(app, node, request, lines)
-                }))
-            })
-        }
+        ("post", "/v1/nodes/{node}/start") => post(
+            |State(app): Shared, Who(who): Who, Path(node): Path<String>, body: String| async move {
+                operate(app, who, Request::Start(node, parse(&body)?)).await
+            },
+        ),
+        ("post", "/v1/nodes/{node}/stop") => post(
+            |State(app): Shared, Who(who): Who, Path(node): Path<String>, body: String| async move {
+                operate(app, who, Request::Stop(node, parse(&body)?)).await
+            },
+        ),
+        ("post", "/v1/nodes/{node}/restart") => post(
+            |State(app): Shared, Who(who): Who, Path(node): Path<String>, body: String| async move {
+                operate(app, who, Request::Restart(node, parse(&body)?)).await
+            },
+        ),
         ("post", "/v1/nodes/{node}/kill") => {
-            post(|State(app): Shared, Path(node): Path<String>| async move {
-                lines::operation(|_| operations::kill(app, node))
+            post(|State(app): Shared, Who(who): Who, Path(node): Path<String>| async move {
+                operate(app, who, Request::Kill(node)).await
             })
         }
-        ("post", "/v1/nodes/{node}/remove") => {
-            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
-                let request = parse(&body)?;
-                Ok::<_, Failure>(lines::operation(|lines| {
-                    operations::remove(app, node, request, lines)
-                }))
-            })
-        }
-        ("post", "/v1/nodes/{node}/resize") => {
-            post(|State(app): Shared, Path(node): Path<String>, body: String| async move {
-                let request = parse(&body)?;
-                Ok::<_, Failure>(lines::operation(|lines| {
-                    operations::resize(app, node, request, lines)
-                }))
-            })
-        }
+        ("post", "/v1/nodes/{node}/remove") => post(
+            |State(app): Shared, Who(who): Who, Path(node): Path<String>, body: String| async move {
+                operate(app, who, Request::Remove(node, parse(&body)?)).await
+            },
+        ),
+        ("post", "/v1/nodes/{node}/resize") => post(
+            |State(app): Shared, Who(who): Who, Path(node): Path<String>, body: String| async move {
+                operate(app, who, Request::Resize(node, parse(&body)?)).await
+            },
+        ),
         ("get", "/v1/nodes/{node}/console") => get(console),
         ("get", "/v1/nodes/{node}/exec") => get(exec),
         ("get", "/v1/nodes/{node}/vmcore") => get(vmcore),
@@ -179,10 +173,29 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
         }
         ("post", "/v1/repair") => post(repair),
         ("get", "/v1/events") => get(events),
-        ("post", "/v1/apply") => post(|State(app): Shared, body: String| async move {
-            let request = parse(&body)?;
-            Ok::<_, Failure>(lines::operation(|lines| apply::apply(app, request, lines)))
-        }),
+        ("post", "/v1/apply") => {
+            post(|State(app): Shared, Who(who): Who, body: String| async move {
+                operate(app, who, Request::Apply(parse(&body)?)).await
+            })
+        }
+        ("get", "/v1/operations") => {
+            get(|State(app): Shared| async move { Json(operate::list(&app)) })
+        }
+        ("get", "/v1/operations/{id}") => {
+            get(|State(app): Shared, Path(id): Path<String>| async move {
+                operate::id(&id).and_then(|id| operate::show(&app, id)).map(Json).map_err(Failure)
+            })
+        }
+        ("get", "/v1/operations/{id}/wait") => {
+            get(|State(app): Shared, Path(id): Path<String>| async move {
+                operate::wait(&app, operate::id(&id)?).await.map_err(Failure)
+            })
+        }
+        ("post", "/v1/operations/{id}/cancel") => {
+            post(|State(app): Shared, Path(id): Path<String>| async move {
+                operate::id(&id).and_then(|id| operate::cancel(&app, id)).map(Json).map_err(Failure)
+            })
+        }
         ("post", "/v1/local/release") => post(release),
         ("post", "/v1/local/releasable") => post(releasable),
         ("post", "/v1/local/claim") => post(claim),
@@ -257,7 +270,7 @@ async fn console(
     State(app): Shared,
     Path(node): Path<String>,
     Query(query): Query<ConsoleQuery>,
-    request: Request,
+    request: axum::extract::Request,
 ) -> Result<Response, Failure> {
     let node = match resolve(&app, &node) {
         Ok(status) => status.id,
@@ -274,7 +287,7 @@ async fn exec(
     State(app): Shared,
     Path(node): Path<String>,
     headers: HeaderMap,
-    request: Request,
+    request: axum::extract::Request,
 ) -> Result<Response, Failure> {
     let node = resolve(&app, &node)?;
     if node.id == app.here {
@@ -308,7 +321,7 @@ async fn vmcore(State(app): Shared, Path(node): Path<String>) -> Result<Response
 
 /// Answers 101 and goes on with the connection in a task of its own.
 fn upgraded<F>(
-    mut request: Request,
+    mut request: axum::extract::Request,
     work: impl FnOnce(TokioIo<hyper::upgrade::Upgraded>) -> F + Send + 'static,
 ) -> Result<Response, Failure>
 where
@@ -391,33 +404,40 @@ fn moved(result: Result<(), Stopped<OpError>>) -> Json<Moved> {
 async fn release(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ReleaseRequest = parse(&body)?;
     let (_waits, waits) = somebody_waits();
-    let job = move |nodes: &mut Nodes| nodes.release_here(&request.keys, &waits);
-    Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
+    Ok(moved(app.blocking(move |nodes| nodes.release_here(&request.keys, &waits)).await?))
 }
 
 async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>, Failure> {
     let request: ReleasableRequest = parse(&body)?;
-    let said = app
-        .driver
-        .run(move |nodes| nodes.releasable_here(&request.keys))
-        .await
-        .map_err(job_lost)?
-        .map_err(op_error)?;
+    let said = app.blocking(move |nodes| nodes.releasable_here(&request.keys)).await?;
+    let said = said.map_err(op_error)?;
     Ok(Json(Releasable { refusals: said.into_iter().map(Result::err).collect() }))
 }
 
 async fn claim(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
     let request: ClaimRequest = parse(&body)?;
     let (_waits, waits) = somebody_waits();
-    let job = move |nodes: &mut Nodes| nodes.claim_here(&request.gifts, &waits);
-    Ok(moved(app.driver.run(job).await.map_err(job_lost)?))
+    Ok(moved(app.blocking(move |nodes| nodes.claim_here(&request.gifts, &waits)).await?))
 }
 
-async fn repair(State(app): Shared) -> Result<Json<Repaired>, Failure> {
-    let done =
-        app.driver.run(mint_node::Nodes::repair).await.map_err(job_lost)?.map_err(op_error)?;
-    done.iter().for_each(|text| warn!("repaired: {text}"));
+async fn repair(State(app): Shared, Who(who): Who) -> Result<Json<Repaired>, Failure> {
+    let done = operate::repair(&app, who).await?;
     Ok(Json(Repaired { done, report: views::doctor(&app).await? }))
+}
+
+/// Who asks, as the listener knows it.
+struct Who(Asker);
+
+impl<S: Sync> FromRequestParts<S> for Who {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().copied().unwrap_or(Asker::User(None))))
+    }
+}
+
+async fn operate(app: Arc<App>, who: Asker, request: Request) -> Result<Response, Failure> {
+    Ok(operate::respond(app, who, request).await?)
 }
 
 /// The end of node 0 is the end of the machine: its own poweroff stops the others.
@@ -461,8 +481,16 @@ async fn local_spec(
     Ok(Json(SpecReply { spec: app.specs.get(&inventory, node.id) }))
 }
 
-async fn serve(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
-    let service = TowerToHyperService::new(router);
+async fn serve(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    who: Asker,
+) {
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(who);
+        routes.call(request)
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
@@ -475,7 +503,10 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router:
 pub(crate) async fn serve_unix(listener: UnixListener, router: Router) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => _ = tokio::spawn(serve(stream, router.clone())),
+            Ok((stream, _)) => {
+                let user = stream.peer_cred().ok().map(|user| user.uid());
+                tokio::spawn(serve(stream, router.clone(), Asker::User(user)));
+            }
             Err(error) => accept_failed(&error).await,
         }
     }
@@ -495,7 +526,7 @@ pub(crate) async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, rout
         tokio::spawn(async move {
             _ = stream.set_nodelay(true);
             match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => serve(stream, router).await,
+                Ok(Ok(stream)) => serve(stream, router, Asker::Peer(None)).await,
                 Ok(Err(error)) => debug!(%error, "peer turned away"),
                 Err(_) => debug!("peer did not finish its handshake"),
             }

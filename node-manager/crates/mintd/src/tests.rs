@@ -29,41 +29,48 @@ use crate::run::Parts;
 use crate::{events, restart, server, streams};
 
 /// A daemon with its own root folder.
-struct Daemon {
+pub(crate) struct Daemon {
     folder: tempfile::TempDir,
-    fake: Arc<FakeMachine>,
-    app: Arc<App>,
-    client: Client,
+    pub fake: Arc<FakeMachine>,
+    pub app: Arc<App>,
+    pub client: Client,
+}
+
+/// A daemon's parts, with a folder for its root.
+pub(crate) fn parts(folder: &Path, fake: &Arc<FakeMachine>) -> Parts {
+    let mut config = Config::default();
+    config.node.kernel = folder.join("bzImage");
+    config.node.initrd = folder.join("initrd");
+    // no mint0 here: waiting for a node means waiting for its kernel
+    config.network.enabled = false;
+    config.ssh.manage = false;
+    std::fs::write(&config.node.kernel, kernel_image::pretend_kernel()).unwrap();
+    std::fs::write(&config.node.initrd, mint_node::cpio::Archive::new().finish()).unwrap();
+    Parts {
+        machine: fake.clone(),
+        host: fake.clone(),
+        config: Arc::new(config),
+        root: folder.to_owned(),
+        bundle: folder.join("bundle"),
+    }
 }
 
 impl Daemon {
     /// Several may share a machine: each has a folder of its own.
-    async fn start(fake: impl Into<Arc<FakeMachine>>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let fake = fake.into();
-        let mut config = Config::default();
-        config.node.kernel = folder.path().join("bzImage");
-        config.node.initrd = folder.path().join("initrd");
-        // no mint0 here: waiting for a node means waiting for its kernel
-        config.network.enabled = false;
-        config.ssh.manage = false;
-        std::fs::write(&config.node.kernel, kernel_image::pretend_kernel()).unwrap();
-        std::fs::write(&config.node.initrd, mint_node::cpio::Archive::new().finish()).unwrap();
-        let parts = Parts {
-            machine: fake.clone(),
-            host: fake.clone(),
-            config: Arc::new(config),
-            root: folder.path().to_owned(),
-            bundle: folder.path().join("bundle"),
-        };
-        let started = parts.start().await.unwrap();
+    pub async fn start(fake: impl Into<Arc<FakeMachine>>) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), fake.into()).await
+    }
+
+    /// After another one that lived there, maybe.
+    pub async fn start_in(folder: tempfile::TempDir, fake: Arc<FakeMachine>) -> Self {
+        let started = parts(folder.path(), &fake).start().await.unwrap();
         let socket = folder.path().join("mintd.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         tokio::spawn(server::serve_unix(listener, started.router));
         Self { folder, fake, app: started.app, client: Client::unix(socket) }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -75,19 +82,19 @@ impl Daemon {
         self.client.operate(path, request, |_| {}).await.map_err(body)
     }
 
-    async fn add(&self, request: AddRequest) -> Result<NodeResult, ErrorBody> {
+    pub async fn add(&self, request: AddRequest) -> Result<NodeResult, ErrorBody> {
         self.operate("/v1/nodes", &serde_json::to_value(request).unwrap()).await
     }
 }
 
-fn body(error: ClientError) -> ErrorBody {
+pub(crate) fn body(error: ClientError) -> ErrorBody {
     match error {
         ClientError::Refused(body) => *body,
         other => panic!("{other}"),
     }
 }
 
-fn web() -> AddRequest {
+pub(crate) fn web() -> AddRequest {
     let mut spec = NodeSpec::named("web".parse().unwrap());
     spec.cpus = Some("3-4".parse().unwrap());
     spec.memory = vec!["1G@numa1".parse().unwrap()];
@@ -95,7 +102,7 @@ fn web() -> AddRequest {
     AddRequest { spec, dry_run: false, wait: WaitFor::Mintd, wait_s: None }
 }
 
-fn test(work: impl AsyncFnOnce()) {
+pub(crate) fn test(work: impl AsyncFnOnce()) {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -434,7 +441,7 @@ fn command_goes_when_its_client_goes_behind_input_that_nobody_reads() {
     });
 }
 
-async fn until(condition: impl Fn() -> bool) {
+pub(crate) async fn until(condition: impl Fn() -> bool) {
     for _ in 0..1000 {
         if condition() {
             return;
@@ -623,7 +630,10 @@ fn node_of_another_daemon_is_not_started_again_by_an_old_description() {
         // nor is the old one told to anybody
         let stale: mint_api::SpecReply = ours.client.get("/v1/local/specs/1").await.unwrap();
         assert_eq!(stale.spec, None);
-        let kept = |daemon: &Daemon| daemon.app.state_dir.join("nodes/1.json").exists();
+        let kept = |daemon: &Daemon| {
+            let (root, dir) = (&daemon.app.root, &daemon.app.config.state.dir);
+            crate::identity::state_dir(root, dir).unwrap().join("nodes/1.json").exists()
+        };
         for daemon in [&ours, &theirs] {
             events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         }

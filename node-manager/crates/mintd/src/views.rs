@@ -8,8 +8,8 @@ use mint_api::{
     CheckView, CpuList, DeviceList, DeviceView, DoctorReport, ErrorBody, MemoryList, NodeDetail,
     NodeList, NodeResources, NodeView, ResourceView,
 };
+use mint_node::Inventory;
 use mint_node::doctor::{Check, CheckStatus, check_devices, check_ledger};
-use mint_node::{Inventory, Journal};
 use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
@@ -207,14 +207,11 @@ fn class_name(class: u32) -> &'static str {
 /// Is the machine in order?
 pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
     let inventory = app.inventory()?;
-    let open = Journal::open(&app.state_dir)
-        .ok()
-        .and_then(|journal| journal.open_operation().ok().flatten());
     let online = std::fs::read_to_string(app.root.join("sys/devices/system/cpu/online"))
         .ok()
         .and_then(|text| text.trim().parse::<mint_types::CpuSet>().ok())
         .map(|cpus| cpus.len());
-    let mut checks = check_ledger(&inventory, open.as_ref(), online);
+    let mut checks = check_ledger(&inventory, &app.ops.list(), &app.ops.bad_entries(), online);
     checks.push(check_devices(&inventory, &*app.machine));
     let mut silent = Vec::new();
     for view in node_list(app).await?.nodes {

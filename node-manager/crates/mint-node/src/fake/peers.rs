@@ -23,6 +23,7 @@ impl FakeMachine {
     }
 
     fn release_one(&self, node: NodeId, key: ResourceKey) -> Result<(), PeerError> {
+        self.fuse.act();
         let mut state = self.reach(node)?;
         let stuck = state.stuck.clone();
         let resource = state.resources.get_mut(&key).expect("planner found it");
@@ -67,6 +68,7 @@ impl Peers for FakeMachine {
 
     fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>> {
         in_turn(gifts, |gift| {
+            self.fuse.act();
             let mut state = self.reach(node)?;
             let resource = state.resources.get_mut(&gift.key).expect("planner found it");
             resource.state = ResState::Owned;

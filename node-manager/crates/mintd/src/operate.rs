@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a request to an operation, and from an operation to an answer. A client that goes
+//! away ends nothing, and may attach again.
+
+use std::sync::Arc;
+
+use axum::http::HeaderValue;
+use axum::response::Response;
+use mint_api::{
+    ErrorBody, ErrorCode, Line, NodeResult, OPERATION_HEADER, OperationList, OperationView,
+    TimesView, UnreadableView,
+};
+use mint_node::{Done, Settled, Times};
+use mint_ops::{CancelError, End, Entry, News, Op};
+use mint_types::{Asker, OperationId, OperationKind, Refusal, RefusalCode};
+use serde_json::Value;
+use tracing::{info, warn};
+
+use crate::app::App;
+use crate::ending::{end_with, error_of, finish, value};
+use crate::request::Request;
+use crate::{apply, lines, operations, waiting};
+
+/// Writes a request down as an operation, carries it out, and answers with what it says.
+///
+/// # Errors
+/// When it cannot begin, or ends with an error before it has said anything.
+pub(crate) async fn respond(
+    app: Arc<App>,
+    asker: Asker,
+    request: Request,
+) -> Result<Response, ErrorBody> {
+    let op = app.submit(asker, &request, None)?;
+    let id = op.id();
+    let follower = app.ops.follow(id);
+    carry_on(app, op, request);
+    attach(id, follower).await
+}
+
+/// Answers with what an operation says and has said.
+///
+/// # Errors
+/// When there is none, or it ended with an error and without a word.
+pub(crate) async fn wait(app: &App, id: OperationId) -> Result<Response, ErrorBody> {
+    attach(id, app.ops.follow(id)).await
+}
+
+async fn attach(
+    id: OperationId,
+    follower: Option<mint_ops::Follower>,
+) -> Result<Response, ErrorBody> {
+    let absent = || ErrorBody::new(ErrorCode::NotFound, format_args!("there is no operation {id}"));
+    let mut follower = follower.ok_or_else(absent)?;
+    let mut news = Some(follower.next().await.ok_or_else(absent)?);
+    if let Some(News::Over(entry)) = &news {
+        // nothing has been sent yet: the status can tell
+        if let Some(error) = error_of(entry) {
+            return Err(error);
+        }
+    }
+    let mut response = lines::respond(move |lines| async move {
+        while let Some(next) = news.take() {
+            let sent = match next {
+                News::Lines(all) => {
+                    let mut heard = true;
+                    for text in all {
+                        heard = heard && lines.send(&Line::Progress(text)).await;
+                    }
+                    heard
+                }
+                News::Over(entry) => {
+                    let last = match error_of(&entry) {
+                        Some(error) => Line::Error(error),
+                        None => Line::Result(entry.result.unwrap_or(Value::Null)),
+                    };
+                    lines.send(&last).await
+                }
+            };
+            if !sent {
+                return;
+            }
+            news = follower.next().await;
+        }
+    });
+    response.headers_mut().insert(OPERATION_HEADER, HeaderValue::from(id.0));
+    Ok(response)
+}
+
+/// Carries an operation out, to its end, in a task of its own.
+pub(crate) fn carry_on(app: Arc<App>, op: Op, request: Request) {
+    tokio::spawn(async move {
+        let result = carry_out(app, &op, request).await;
+        finish(&op, &result);
+    });
+}
+
+async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, ErrorBody> {
+    let node = match request {
+        Request::Add(request) => operations::add(app, op, *request).await,
+        Request::Start(node, request) => operations::start(app, op, node, request).await,
+        Request::Stop(node, request) => operations::stop(app, op, node, request).await,
+        Request::Restart(node, request) => operations::restart(app, op, node, request).await,
+        Request::Kill(node) => operations::kill(app, op, node).await,
+        Request::Remove(node, request) => operations::remove(app, op, node, request).await,
+        Request::Resize(node, request) => operations::resize(app, op, node, request).await,
+        Request::Apply(request) => {
+            return apply::apply(app, op, request).await.map(|result| value(&result));
+        }
+        Request::Repair => {
+            return app.carry(op, |nodes, _| nodes.repair()).await.map(|done| value(&done));
+        }
+    };
+    node.map(|result| value(&result))
+}
+
+/// Ends what an earlier daemon left in the middle: taken back, finished, or gone on with.
+pub(crate) async fn settle(app: &Arc<App>) {
+    for op in app.ops.interrupted() {
+        let entry = op.entry();
+        let label = entry.label();
+        let settled = app.carry(&op, |nodes, op| nodes.settle(op)).await;
+        let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
+        match settled {
+            Ok(Settled::TakenBack(left)) => {
+                let mut text = format!("mintd ended in the middle of {label}: it was taken back");
+                if !left.is_empty() {
+                    text += &format!("; not taken back: {}", left.join("; "));
+                }
+                warn!("{text}");
+                end_with(&op, End::Undone(value(&failed(text))));
+            }
+            Ok(Settled::Finished(mut notes)) => {
+                warn!("{label} is finished");
+                notes.insert(0, "mintd ended in the middle of it; the next one finished it".into());
+                let result = finished(app, &entry, notes).await;
+                end_with(&op, End::Done(value(&result)));
+            }
+            Ok(Settled::GoOn) => match serde_json::from_value(entry.request) {
+                Ok(request) => {
+                    warn!("{label} goes on");
+                    carry_on(app.clone(), op, request);
+                }
+                Err(error) => {
+                    let text =
+                        format!("{label} cannot go on: its request is not understood: {error}");
+                    warn!("{text}");
+                    end_with(&op, End::Failed(value(&failed(text))));
+                }
+            },
+            Ok(Settled::Void) => {
+                let text = format!("{label} ended with an earlier boot of the machine");
+                info!("{text}");
+                end_with(&op, End::Failed(value(&failed(text))));
+            }
+            Ok(Settled::Held(other)) => {
+                let text = format!("{label} is not settled: {other}; mintctl doctor --repair");
+                end_with(&op, End::Failed(value(&failed(text))));
+            }
+            Err(error) => {
+                warn!("{label} could not be settled: {error}");
+                let mut error = error;
+                error.message = format!(
+                    "mintd ended in the middle of {label}, which could not be settled: {}; \
+                     mintctl doctor --repair",
+                    error.message
+                );
+                end_with(&op, End::Failed(value(&error)));
+            }
+        }
+    }
+}
+
+/// What a finished operation's client would have been told.
+async fn finished(app: &Arc<App>, entry: &Entry, notes: Vec<String>) -> NodeResult {
+    let about = entry.open.as_ref().map(|open| (open.node, open.name.to_string()));
+    let found = || {
+        let inventory = app.inventory().ok()?;
+        let node = inventory.resolve(&entry.subject).ok()?;
+        Some((node.id, node.display_name()))
+    };
+    let removed = (entry.kind == OperationKind::Remove).then(|| about.clone()).flatten();
+    match (removed, about.or_else(found)) {
+        (Some((id, name)), _) => NodeResult {
+            node: None,
+            dry_run: false,
+            removed: Some(name),
+            id: Some(id.as_u32()),
+            steps: Vec::new(),
+            notes,
+            times: TimesView::default(),
+        },
+        (None, Some((node, name))) => {
+            let done = Done { node, name, steps: Vec::new(), notes, times: Times::default() };
+            waiting::result(app, done, TimesView::default()).await
+        }
+        (None, None) => NodeResult {
+            node: None,
+            dry_run: false,
+            removed: None,
+            id: None,
+            steps: Vec::new(),
+            notes,
+            times: TimesView::default(),
+        },
+    }
+}
+
+fn view(entry: Entry) -> OperationView {
+    let error = error_of(&entry);
+    OperationView {
+        id: entry.id.0,
+        kind: entry.kind,
+        subject: entry.subject,
+        asked_by: entry.asked_by.to_string(),
+        state: entry.state,
+        cancel: entry.cancel,
+        past_no_return: entry.past_no_return,
+        unsettled: entry.state.is_over() && entry.open.is_some(),
+        created_ns: entry.created_ns,
+        started_ns: entry.started_ns,
+        ended_ns: entry.ended_ns,
+        progress: entry.progress,
+        dropped_lines: entry.dropped_lines,
+        result: entry.result,
+        error,
+    }
+}
+
+/// All operations.
+pub(crate) fn list(app: &App) -> OperationList {
+    let unreadable = app
+        .ops
+        .bad_entries()
+        .into_iter()
+        .map(|bad| UnreadableView { path: bad.path.display().to_string(), why: bad.why });
+    OperationList {
+        operations: app.ops.list().into_iter().map(view).collect(),
+        unreadable: unreadable.collect(),
+    }
+}
+
+/// One operation.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn show(app: &App, id: OperationId) -> Result<OperationView, ErrorBody> {
+    let absent = || ErrorBody::new(ErrorCode::NotFound, format_args!("there is no operation {id}"));
+    app.ops.get(id).map(view).ok_or_else(absent)
+}
+
+/// Asks an operation to end.
+///
+/// # Errors
+/// Refused when it is over or past its point of no return.
+pub(crate) fn cancel(app: &App, id: OperationId) -> Result<OperationView, ErrorBody> {
+    let refused = |code, text: &CancelError, hint: &str| {
+        let resource = format!("operation {id}");
+        ErrorBody::refused(vec![Refusal::new(code, resource, text).hint(hint)])
+    };
+    app.ops.cancel(id).map(view).map_err(|error| match &error {
+        CancelError::Absent(_) => ErrorBody::new(ErrorCode::NotFound, &error),
+        CancelError::Over(_) => refused(RefusalCode::OperationOver, &error, ""),
+        CancelError::PastNoReturn(_) => refused(
+            RefusalCode::PastNoReturn,
+            &error,
+            "it will be finished: mintctl operation wait; undo it then by another one",
+        ),
+        CancelError::Journal(_) => ErrorBody::from_error(ErrorCode::Failed, &error),
+    })
+}
+
+/// The number of an operation in a path.
+///
+/// # Errors
+/// When it is none.
+pub(crate) fn id(text: &str) -> Result<OperationId, ErrorBody> {
+    text.parse().map_err(|_| {
+        ErrorBody::new(ErrorCode::BadRequest, format_args!("`{text}` is no number of an operation"))
+    })
+}
+
+/// Heals what is half done; gives what was done, in words.
+///
+/// # Errors
+/// When the ledger or the journal cannot be read.
+pub(crate) async fn repair(app: &App, asker: Asker) -> Result<Vec<String>, ErrorBody> {
+    let op = app.submit(asker, &Request::Repair, None)?;
+    let done = app.carry(&op, |nodes, _| nodes.repair()).await;
+    finish(&op, &done);
+    done.iter().flatten().for_each(|text| warn!("repaired: {text}"));
+    done
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What users ask for, as the journal keeps it: a daemon that finds an operation in the
+//! middle knows from it how to go on.
+
+use mint_api::{AddRequest, ApplyRequest, RemoveRequest, ResizeRequest, StartRequest, StopRequest};
+use mint_types::OperationKind;
+use serde::{Deserialize, Serialize};
+
+/// A request that becomes an operation.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", content = "with", rename_all = "snake_case")]
+pub(crate) enum Request {
+    Add(Box<AddRequest>),
+    Start(String, StartRequest),
+    Stop(String, StopRequest),
+    Restart(String, StartRequest),
+    Kill(String),
+    Remove(String, RemoveRequest),
+    Resize(String, ResizeRequest),
+    Apply(ApplyRequest),
+    Repair,
+}
+
+impl Request {
+    pub fn kind(&self) -> OperationKind {
+        match self {
+            Self::Add(_) => OperationKind::Add,
+            Self::Start(..) => OperationKind::Start,
+            Self::Stop(..) => OperationKind::Stop,
+            Self::Restart(..) => OperationKind::Restart,
+            Self::Kill(_) => OperationKind::Kill,
+            Self::Remove(..) => OperationKind::Remove,
+            Self::Resize(..) => OperationKind::Resize,
+            Self::Apply(_) => OperationKind::Apply,
+            Self::Repair => OperationKind::Repair,
+        }
+    }
+
+    /// Which node it is about, as the asker calls it.
+    pub fn subject(&self) -> String {
+        match self {
+            Self::Add(request) => request.spec.name.to_string(),
+            Self::Start(node, _)
+            | Self::Stop(node, _)
+            | Self::Restart(node, _)
+            | Self::Kill(node)
+            | Self::Remove(node, _)
+            | Self::Resize(node, _) => node.clone(),
+            Self::Apply(_) | Self::Repair => String::new(),
+        }
+    }
+
+    /// Whether only what would be done is wanted.
+    pub fn is_dry_run(&self) -> bool {
+        match self {
+            Self::Add(request) => request.dry_run,
+            Self::Resize(_, request) => request.dry_run,
+            _ => false,
+        }
+    }
+}
