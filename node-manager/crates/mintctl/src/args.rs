@@ -30,6 +30,9 @@ pub enum Command {
     /// Make, start, stop, look at nodes
     #[command(subcommand)]
     Node(NodeCommand),
+    /// What this node's mintd changes and has changed: list, wait for, cancel
+    #[command(subcommand)]
+    Operation(OperationCommand),
     /// PCI functions of the machine
     #[command(subcommand)]
     Device(DeviceCommand),
@@ -358,6 +361,29 @@ pub enum Restart {
     OnCrash,
     /// Whenever it ends by itself, after a poweroff inside it, too
     Always,
+}
+
+/// `operation …`. A command that is interrupted ends no operation.
+#[derive(Subcommand, Debug)]
+pub enum OperationCommand {
+    /// Operations that go on, and the last ones that are over
+    #[command(alias = "ls")]
+    List,
+    /// One operation, and what it said
+    Show {
+        /// Its number
+        id: u64,
+    },
+    /// What an operation says, to its end; exits as the command that began it would
+    Wait {
+        /// Its number
+        id: u64,
+    },
+    /// End an operation and take back what it did; refused after its point of no return
+    Cancel {
+        /// Its number
+        id: u64,
+    },
 }
 
 /// `device …`.

@@ -7,6 +7,7 @@ mod exec;
 mod list;
 mod map;
 mod node;
+mod operation;
 mod other;
 mod top;
 
@@ -31,6 +32,7 @@ pub async fn run(args: Args) -> Outcome {
     let context = Context { client: Client::unix(args.socket), json: args.json };
     match args.command {
         Command::Node(command) => node::run(&context, command).await,
+        Command::Operation(command) => operation::run(&context, command).await,
         Command::Device(DeviceCommand::List) => list::devices(&context).await,
         Command::Device(DeviceCommand::Move { device, to, dry_run }) => {
             node::move_device(&context, device, &to, dry_run).await

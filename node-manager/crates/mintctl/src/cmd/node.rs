@@ -162,8 +162,13 @@ pub async fn move_device(context: &Context, device: Bdf, to: &str, dry_run: bool
 async fn operate(context: &Context, path: &str, request: &impl Serialize) -> Outcome {
     let result: NodeResult =
         context.client.operate(path, request, |text| eprintln!("{text}")).await?;
+    tell(context, &result)
+}
+
+/// The result of an operation on a node.
+pub fn tell(context: &Context, result: &NodeResult) -> Outcome {
     if context.json {
-        print_json(&result)?;
+        print_json(result)?;
         return Ok(0);
     }
     if result.dry_run {
@@ -178,7 +183,7 @@ async fn operate(context: &Context, path: &str, request: &impl Serialize) -> Out
     for note in &result.notes {
         print(&format!("note: {note}"))?;
     }
-    print(&summary(&result))?;
+    print(&summary(result))?;
     Ok(0)
 }
 

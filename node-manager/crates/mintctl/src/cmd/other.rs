@@ -77,7 +77,7 @@ fn sentence(event: &EventView) -> String {
 
 /// Date and time of seconds since 1970, by the civil calendar (days from
 /// 0000-03-01 make leap days the last of their year).
-fn utc(seconds: u64) -> String {
+pub fn utc(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -104,8 +104,13 @@ pub async fn apply(context: &Context, dir: Option<PathBuf>, wait: Wait) -> Outco
     };
     let result: ApplyResult =
         context.client.operate("/v1/apply", &request, |text| eprintln!("{text}")).await?;
+    tell_applied(context, &result)
+}
+
+/// What became of all descriptions.
+pub fn tell_applied(context: &Context, result: &ApplyResult) -> Outcome {
     if context.json {
-        print_json(&result)?;
+        print_json(result)?;
     } else {
         for node in &result.nodes {
             print(&format!("{}: {}", node.name, node.result))?;
