@@ -531,7 +531,7 @@ fn resize_that_fails_half_way_is_taken_back() {
         memory: vec!["+128M@numa1".parse().unwrap()],
         ..ResizeSpec::default()
     };
-    fake.fail("peer 1");
+    fake.fail("claims of peer 1");
     let error = resize(&nodes, &spec).unwrap_err();
     assert!(matches!(error, OpError::Apply(_)), "{error}");
     assert_eq!(fake.ledger(), before);
@@ -548,6 +548,27 @@ fn resize_that_fails_half_way_is_taken_back() {
     let taken_back = (OperationKind::Resize, Settled::TakenBack(Vec::new()));
     assert_eq!(nodes.settle_all(), [taken_back]);
     assert_eq!(fake.ledger(), before);
+}
+
+/// `device move --to` a running node whose mintd does not answer: the plan says so, and
+/// the function keeps its driver.
+#[test]
+fn deaf_taker_is_refused_before_anything_is_unbound() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let nodes = running_web(&images, &fake, folder.path());
+    let (before, calls) = (fake.ledger(), fake.calls());
+    fake.fail("peer 1");
+    let get = with(|spec| spec.devices = vec![disk()]);
+    let OpError::Refused(refusals) = resize(&nodes, &get).unwrap_err() else { panic!() };
+    assert_eq!((refusals.len(), refusals[0].code), (1, RefusalCode::PeerUnreachable));
+    assert_eq!(refusals[0].owner, "node 0");
+    assert!(refusals[0].message.contains("node 1 (web) runs and cannot take device 0000:03:00.0"));
+    assert_eq!(fake.ledger(), before);
+    assert_eq!(fake.calls(), calls, "not even tried");
+    // one that does not run has nobody to be asked
+    fake.set_state(one(), NodeState::Halted);
+    resize(&nodes, &get).unwrap();
 }
 
 #[test]

@@ -63,6 +63,7 @@ impl Planner<'_> {
         for block in dropped_memory {
             self.give(&mut draft, ResourceKey::memory(block), takers.memory);
         }
+        self.takers_answer(&mut draft);
         if !draft.refusals.is_empty() {
             return Err(draft.refusals);
         }
@@ -71,6 +72,32 @@ impl Planner<'_> {
             .parse()
             .map_err(|error| vec![Refusal::new(RefusalCode::NameBad, node.label(), error)])?;
         Ok(Plan { node: node.id, name, steps: draft.steps, notes: draft.notes })
+    }
+
+    /// A running node takes what it gets itself: one whose mintd is deaf gets nothing, and
+    /// nobody gives anything up for it.
+    fn takers_answer(&self, draft: &mut Draft) {
+        let mut asked = BTreeSet::new();
+        for step in &draft.steps {
+            let Step::Claim { key, node, .. } = step else { continue };
+            let is_peer = *node != self.inventory.info.node && self.inventory.is_live(*node);
+            if !is_peer || !asked.insert(*node) {
+                continue;
+            }
+            let Err(error) = self.peers.releasable(*node, &[]) else { continue };
+            let label = self.inventory.label(*node);
+            let text = format!("{label} runs and cannot take {key}: {error}");
+            draft.refusals.push(
+                Refusal::new(RefusalCode::PeerUnreachable, key, text)
+                    .owned_by(self.owner_of(*key))
+                    .hint("see why its mintd does not answer: mintctl node console; or stop it"),
+            );
+        }
+    }
+
+    fn owner_of(&self, key: ResourceKey) -> String {
+        let owner = self.inventory.find(key).and_then(|resource| resource.owner);
+        owner.map_or_else(String::new, |owner| self.inventory.label(owner))
     }
 
     fn takers(&self, draft: &mut Draft, node: NodeId, spec: &ResizeSpec) -> Takers {

@@ -69,6 +69,9 @@ impl Peers for FakeMachine {
     fn claim(&self, node: NodeId, gifts: &[Gift]) -> Result<(), Stopped<PeerError>> {
         in_turn(gifts, |gift| {
             self.fuse.act();
+            if self.lock().faults.contains(&format!("claims of peer {node}")) {
+                return Err(unreachable(node, "connection reset"));
+            }
             let mut state = self.reach(node)?;
             let resource = state.resources.get_mut(&gift.key).expect("planner found it");
             resource.state = ResState::Owned;
