@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rig import paths
+from rig.ledger import Ledger
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
 from rig.ram import Ram, own_ram_bytes
@@ -76,8 +77,27 @@ def test_memory_that_its_node_took_offline_and_online_goes_back(pair: Server):
     pair.mintctl("node", "resize", TWO.name, "--memory", "-256M")
 
 
+def compound_request_is_all_or_nothing(server: Server, held: str) -> None:
+    """A core and memory of node 1 for node 2: the core goes, the memory, which is held, does not: the core comes back."""
+    before = server.ledger()
+    core = str(ONE.cpus[-1])
+
+    def changes(ledger: Ledger) -> int:
+        return next(cpu["changes"] for cpu in ledger.details["cpu"] if str(cpu["id"]) == core)
+
+    with pytest.raises(MintctlError, match="everything is as it was before") as caught:
+        cpus = f"{TWO.cpus[0]},{core}"
+        server.mintctl("node", "resize", TWO.name, "--cpus", cpus, "--memory", f"+{held}", "--from", ONE.name)
+    assert "memory_busy" in caught.value.codes, caught.value
+    after = server.ledger()
+    assert changes(after) > changes(before), "the core never moved: nothing had to be taken back"
+    assert not (changed := before.difference(after)), changed
+    assert (int(server.one.out("nproc")), int(server.two.out("nproc"))) == (len(ONE.cpus), len(TWO.cpus))
+
+
 def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
-    """Pages in a pipe cannot move: the request ends in time and changes nothing, and works once they are gone."""
+    """Pages in a pipe cannot move: the request ends in time and changes nothing, also one that moves a core first, and
+    works once they are gone."""
     amount = "256M@numa0"  # where node 1 has none but this
     pair.mintctl("node", "resize", ONE.name, "--memory", f"+{amount}")
     ledger = pair.ledger()
@@ -100,6 +120,7 @@ def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
         assert f"program hold (process {holder['pid']})" in refusal["message"], refusal
         assert refusal["owner"] == f"node {pair.one.number} ({ONE.name})", refusal
     assert not (changed := ledger.difference(pair.ledger())), changed
+    compound_request_is_all_or_nothing(pair, amount)
     pair.one.run("killall hold; rm /tmp/hold")
     pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
 
@@ -146,7 +167,7 @@ def test_memory_that_nodes_got_at_boot_goes_to_others_and_back(worn: Server):
     assert all_ram_is_owned(worn) == start
     for number, plan in ((1, ONE), (2, TWO)):
         worn.mintctl("node", "restart", plan.name)
-        worn.wait_ready(worn.node(number))
+        worn.wait_mintd(worn.node(number))
     assert all_ram_is_owned(worn) == start
 
 

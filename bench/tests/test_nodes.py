@@ -7,11 +7,14 @@ import re
 
 import pytest
 
-from rig.machine import CPUS, DEFAULT_FLAVOUR
+from rig.ledger import read_ledger
+from rig.machine import APIC_IDS, DEFAULT_FLAVOUR, MEMORY_PER_NUMA_MIB, SOCKETS
+from rig.mintctl import Mintctl
 from rig.ram import own_ram_bytes
 from rig.server import ONE, TWO, NodePlan, Server
 from rig.wait import SLOWNESS
 
+MACHINE_BYTES = MEMORY_PER_NUMA_MIB * SOCKETS << 20
 # Of its memory a kernel keeps this share for itself before MemTotal counts:
 # its text and data, struct pages (1.6 %), per-CPU areas, the initrd's tail. KASAN
 # keeps a byte for eight.
@@ -101,34 +104,91 @@ def test_lspci_on_node0_hides_given_functions(pair: Server):
     assert not seen & {*ONE.devices, *TWO.devices}
 
 
+def machine_functions(server: Server) -> set[str]:
+    """All PCI functions of the machine, as QEMU knows them."""
+    found, buses = set(), server.machine.monitor.execute("query-pci")
+    while buses:
+        for device in buses.pop()["devices"]:
+            found.add(f"0000:{device['bus']:02x}:{device['slot']:02x}.{device['function']}")
+            if bridge := device.get("pci_bridge"):
+                buses.append({"devices": bridge.get("devices", [])})
+    return found
+
+
 def test_sum_of_nodes_is_the_machine(pair: Server):
-    """Cores, memory and functions of all nodes, and free ones, are the machine's; each once."""
+    """Cores, functions and memory that kernels show, and free ones, are the machine's: each once, none missing."""
     ledger = pair.ledger()
-    cores = [int(pair.node(n).out("nproc")) for n in (0, 1, 2)]
-    assert sum(cores) + len(ledger.owned("cpu", None)) == CPUS
-    owned = [core for n in (0, 1, 2) for core in ledger.owned("cpu", n)]
-    assert sorted(map(int, owned + ledger.owned("cpu", None))) == list(range(CPUS))
-    for n, number in enumerate(cores):
-        assert len(ledger.owned("cpu", n)) == number
-
-    seen = [function for n in (0, 1, 2) for function in functions_seen(pair, n)]
-    assert len(seen) == len(set(seen)), "a function is seen by two nodes"
-    assert set(seen) | set(ledger.owned("device", None)) == {
-        device["bdf"] for device in ledger.details["device"] if device["state"] != "absent"
-    }
-
-    block_ids = [block["id"] for block in ledger.details["memory"]]
-    assert len(block_ids) == len(set(block_ids))
-    one, two = (meminfo_bytes(pair, n) for n in (1, 2))
-    assert one < ONE.memory_bytes and two < TWO.memory_bytes
-    ranges = set()
+    apic_of = {str(cpu["id"]): cpu["apic_id"] for cpu in ledger.details["cpu"]}
+    seen = [apic_of[core] for core in ledger.owned("cpu", None)]
     for n in (0, 1, 2):
-        text = pair.node(n).read("/proc/iomem")
-        for begin, last in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) : System RAM", text, re.MULTILINE):
-            ranges.add((int(begin, 16), int(last, 16), n))
-    in_order = sorted(ranges)
-    for (_, last, n), (begin, _, m) in itertools.pairwise(in_order):
-        assert last < begin, f"nodes {n} and {m} both use RAM at {begin:#x}"
+        cores = re.findall(r"^apicid\s*: (\d+)", pair.node(n).read("/proc/cpuinfo"), re.MULTILINE)
+        assert len(cores) == int(pair.node(n).out("nproc")) == len(ledger.owned("cpu", n))
+        seen += map(int, cores)
+    assert sorted(seen) == sorted(APIC_IDS)
+
+    functions = [function for n in (0, 1, 2) for function in functions_seen(pair, n)] + ledger.owned("device", None)
+    assert sorted(functions) == sorted(machine_functions(pair))
+
+
+def ram_ranges(text: str, what: str) -> list[tuple[int, int]]:
+    """Ranges of a name, begin and end, in a text like /proc/iomem."""
+    found = re.findall(rf"^ *([0-9a-f]+)-([0-9a-f]+) : {what}", text, re.MULTILINE)
+    return [(int(begin, 16), int(last, 16) + 1) for begin, last in found]
+
+
+# Of a node's RAM: what its kernel never had, because the loader or the firmware has it (facts, the first page).
+HOLES_BYTES = 1 << 20
+
+
+def test_sum_of_memory_is_the_machines_to_the_byte(pair: Server):
+    """What firmware gave is, each byte once: RAM of a kernel's, in a free block, or the control area; but for holes,
+    each of less than 1 MiB altogether, in blocks of one node."""
+    ledger = pair.ledger()
+    header, phys = pair.area.header, pair.area.phys
+    used = [(phys, phys + header.area_bytes, "the control area")]
+    for block in ledger.details["memory"]:
+        if block["owner"] is None and block["state"] == "free":
+            used.append((block["phys"], block["phys"] + block["bytes"], "free"))
+    for n in (0, 1, 2):
+        ranges = ram_ranges(pair.node(n).read("/proc/iomem"), "System RAM")
+        assert sum(end - begin for begin, end in ranges) == own_ram_bytes(pair.node(n), ledger)
+        used += [(begin, end, n) for begin, end in ranges]
+    used.sort()
+    for (_, end, who), (begin, _, other) in itertools.pairwise(used):
+        assert end <= begin, f"RAM at {begin:#x} is used twice: {who}, {other}"
+
+    # What node 0's kernel was told, at its first start.
+    said = pair.zero.console.text().split("Linux version ")[1]
+    ranges = re.findall(r"BIOS-e820: \[mem 0x([0-9a-f]+)-0x([0-9a-f]+)\] usable", said)
+    firmware = sorted((int(begin, 16), int(last, 16) + 1) for begin, last in ranges)
+    total = sum(end - begin for begin, end in firmware)
+    assert 0 <= MACHINE_BYTES - total < HOLES_BYTES, f"firmware gives {total:#x} bytes"
+    holes: dict[int | None, int] = {}
+    for begin, end in firmware:
+        inside = [(max(begin, first), min(end, last)) for first, last, _ in used if first < end and last > begin]
+        edges = [begin, *(edge for part in inside for edge in part), end]
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            if first == last:
+                continue
+            (owner,) = {
+                block["owner"] for block in ledger.details["memory"]
+                if block["phys"] < last and block["phys"] + block["bytes"] > first
+            } or {None}  # fmt: skip
+            holes[owner] = holes.get(owner, 0) + last - first
+    assert sum(holes.values()) + sum(end - begin for begin, end, _ in used) == total, holes
+    assert None not in holes, f"nobody has {holes[None]:#x} bytes"
+    assert all(size < HOLES_BYTES for size in holes.values()), holes
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["node0", "node1", "node2"])
+def test_mintctl_shows_the_ledger_that_is_in_ram(pair: Server, number: int):
+    """On every node: states, owners, nodes, and where memory and cores are, as the rig reads them in RAM."""
+    shown, truth = read_ledger(Mintctl(pair.node(number))), pair.ledger()
+    assert shown.resources == truth.resources
+    assert shown.nodes == truth.nodes
+    for kind, fields in {"cpu": ("id", "apic_id", "numa"), "memory": ("id", "phys", "bytes", "numa")}.items():
+        for got, wanted in zip(shown.details[kind], truth.details[kind], strict=True):
+            assert {name: got[name] for name in fields} == {name: wanted[name] for name in fields}
 
 
 def test_disks_work_in_all_nodes_at_the_same_time(pair: Server):
@@ -158,13 +218,20 @@ def test_wall_clocks_agree(pair: Server):
         assert before - 0.1 <= there <= after + 0.1
 
 
+# boot_params.hdr.loadflags, and the bit in it by which the decompressor says that it has moved the kernel.
+LOADFLAGS, KASLR_FLAG = 0x211, 0x02
+LINKED = 0xFFFFFFFF81000000
+
+
 def test_kaslr_is_on_in_every_kernel(pair: Server):
-    """Each kernel has its own random virtual base, and none is where it was linked."""
-    linked = 0xFFFFFFFF81000000
+    """Each kernel was moved by its own decompressor; not all are where another is, or where they were linked."""
     bases = {}
     for n in (0, 1, 2):
-        assert "nokaslr" not in pair.node(n).read("/proc/cmdline")
-        bases[n] = int(pair.node(n).out("grep ' _text$' /proc/kallsyms").split()[0], 16)
+        node = pair.node(n)
+        assert "nokaslr" not in node.read("/proc/cmdline")
+        flags = int(node.out(f"od -A n -t u1 -j {LOADFLAGS} -N 1 /sys/kernel/boot_params/data"))
+        assert flags & KASLR_FLAG, f"node {n} runs without KASLR: loadflags {flags:#x}"
+        bases[n] = int(node.out("grep ' _text$' /proc/kallsyms").split()[0], 16)
     assert all(base % (2 << 20) == 0 for base in bases.values())
-    # One in 500 may be at the linked base or at another's by chance, not all.
-    assert len({linked, *bases.values()}) >= 3, {n: hex(base) for n, base in bases.items()}
+    # One in 500 is at the linked base, or at another's, by chance.
+    assert len({LINKED, *bases.values()}) >= 3, {n: hex(base) for n, base in bases.items()}

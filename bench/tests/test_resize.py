@@ -2,13 +2,12 @@
 """Cores and PCI functions move between running nodes; one request is all or nothing. Of memory: test_memory."""
 
 import re
-from contextlib import AbstractContextManager
 
 import pytest
 
-from rig.functions import driver_of, interface_of, mac_of
+from rig.functions import addressed, driver_of, mac_of
 from rig.guest import Guest
-from rig.mintctl import REFUSED, MintctlError
+from rig.mintctl import REFUSED, Mintctl, MintctlError
 from rig.node import Node
 from rig.server import CARD0, CARD1, CARD2_E1000E, DISK2_NVME, ONE, TWO, Server
 
@@ -19,15 +18,6 @@ NVME_PART = "/dev/nvme0n1p2"
 def online(node: Node) -> int:
     """Cores that the node's kernel schedules on."""
     return int(node.out("nproc"))
-
-
-def addressed(node: Node, card: str, cidr: str) -> AbstractContextManager[None]:
-    """The card's interface is up and has an IP address."""
-    name = interface_of(node, card)
-    return node.undone(
-        f"ip link set {name} up && ip address add {cidr} dev {name}",
-        f"ip address delete {cidr} dev {name}; ip link set {name} down",
-    )
 
 
 def test_core_moves_from_node0_to_node2_and_back(pair: Server):
@@ -44,13 +34,16 @@ def test_core_moves_from_node0_to_node2_and_back(pair: Server):
     assert (online(pair.zero), online(pair.two)) == (zero, two)
 
 
-def test_core_moves_between_node1_and_node2(pair: Server):
-    """From node 1 to node 2 and back, asked for on node 0; both nodes run on."""
+@pytest.mark.parametrize("asked", [0, 1, 2], ids=["node0", "node1", "node2"])
+def test_core_moves_between_node1_and_node2(pair: Server, asked: int):
+    """From node 1 to node 2 and back, asked for on any node; both nodes run on."""
+    mintctl = Mintctl(pair.node(asked))
     core = ONE.cpus[-1]
     mine = f"{TWO.cpus[0]},{core}"
-    pair.mintctl("node", "resize", TWO.name, "--cpus", mine, "--from", ONE.name)
+    mintctl("node", "resize", TWO.name, "--cpus", mine, "--from", ONE.name)
     assert (online(pair.one), online(pair.two)) == (len(ONE.cpus) - 1, 2)
-    pair.mintctl("node", "resize", ONE.name, "--cpus", "+1", "--from", TWO.name)
+    assert pair.ledger().resources["cpu", str(core)] == ("owned", 2)
+    mintctl("node", "resize", ONE.name, "--cpus", "+1", "--from", TWO.name)
     assert (online(pair.one), online(pair.two)) == (len(ONE.cpus), 1)
 
 
