@@ -144,6 +144,7 @@ impl Applier<'_> {
     /// that belongs to it is done.
     pub fn run(&self, op: &Op, intent: &Intent) -> Result<(), ApplyError> {
         op.begin(intent.clone(), false)?;
+        fault_point("after-journal");
         let steps = &intent.steps;
         let mut begin = 0;
         while begin < steps.len() {
@@ -172,6 +173,7 @@ impl Applier<'_> {
             }
             begin = end;
         }
+        fault_point("before-commit");
         Ok(())
     }
 
@@ -297,6 +299,12 @@ impl Applier<'_> {
 
     /// Owned by `node` -> free: this node's, or one's that does not run.
     pub fn release(&self, key: ResourceKey, node: NodeId) -> Result<(), StepError> {
+        self.release_it(key, node)?;
+        fault_point("after-release");
+        Ok(())
+    }
+
+    fn release_it(&self, key: ResourceKey, node: NodeId) -> Result<(), StepError> {
         if node != self.here {
             return Ok(self.machine.release(key, node, false)?);
         }
@@ -348,6 +356,7 @@ impl Applier<'_> {
         driver: Option<&str>,
     ) -> Result<(), StepError> {
         self.machine.claim(key, node, false)?;
+        fault_point("after-claim");
         self.bind_here(key, node, driver);
         Ok(())
     }
@@ -364,5 +373,16 @@ impl Applier<'_> {
 
     fn is_live(&self, node: NodeId) -> Result<bool, SysError> {
         Ok(self.machine.node(node)?.is_some_and(|node| node.state.is_live()))
+    }
+}
+
+/// The daemon dies here, for the rig's tests of what that leaves behind: if `MINT_FAULT` in its
+/// environment names a file that holds the name of this point. The file goes first, so that the
+/// test sees that it was hit, and the next daemon lives.
+fn fault_point(point: &str) {
+    let Some(file) = std::env::var_os("MINT_FAULT") else { return };
+    let wanted = std::fs::read_to_string(&file).is_ok_and(|text| text.trim() == point);
+    if wanted && std::fs::remove_file(&file).is_ok() {
+        std::process::abort();
     }
 }
