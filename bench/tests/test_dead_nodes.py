@@ -28,6 +28,8 @@ PANIC_0 = "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd pani
 DEAD = replace(SPARE, name="dead", cpus=(2, 5), memory_mib=512, more=("--cmdline", PANIC_0, "--wait", "running"))
 # arch/x86/include/asm/mint_area.h: init_page of the header
 AREA_INIT_PAGE = 180
+# One whose panic parks by itself, with any kernel.
+ENDED = replace(DEAD, more=SPARE.more)
 # cli; 1: hlt; jmp 1b. An NMI gets through.
 HALT = bytes.fromhex("fa f4 eb fd")
 
@@ -224,14 +226,14 @@ def test_load_whose_node_died_is_taken_over(pair: Server):
 def test_refused_load_leaves_the_dump(bare: Server):
     """An initrd that does not fit: the node is still crashed, and its memory can still be dumped."""
     raw = Raw(bare.zero)
-    bare.add(DEAD)
+    bare.add(ENDED)
     panic(bare, 1)
     wait_until("both cores to park", lambda: parked(bare, 1) == [True, True], 30)
     bare.zero.run("truncate -s 600M /tmp/big")
     result = bare.zero.run("kexec -s -l --mint-node 1 --initrd=/tmp/big /boot/vmlinuz-mint", check=False)
     assert result.status != 0
     assert raw("get", 1)["state"] == CRASHED
-    dumped = bare.mintctl("node", "dump", DEAD.name, "--output", "/tmp/vmcore", limit_s=600)
+    dumped = bare.mintctl("node", "dump", ENDED.name, "--output", "/tmp/vmcore", limit_s=600)
     assert dumped["data_bytes"] > 0
     bare.zero.run("rm /tmp/vmcore /tmp/big")
     bare.remove_all()
@@ -250,7 +252,7 @@ SOME_FRAMES, MANY_FRAMES = 16, 500
 def test_card_of_a_dead_node_does_not_write_over_its_next_image(bare: Server):
     """Broadcasts come in for the card of a crashed node, which has buffers left; once the node is loaded again
     nothing in its memory changes any more."""
-    plan = replace(DEAD, devices=(CARD2_E1000E,))
+    plan = replace(ENDED, devices=(CARD2_E1000E,))
     raw = Raw(bare.zero)
     bare.add(plan)
     console = bare.one.console
