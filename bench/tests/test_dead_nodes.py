@@ -299,3 +299,22 @@ def test_memory_of_the_platform_is_nobodys(pair: Server):
         for block in sorted(blocks):
             answer = raw("release", "mem", block, 0)
             assert (answer["errno"], answer["reason"]) == (ENOENT, ABSENT), (block, answer)
+
+
+def test_node0_is_killed_by_a_peer_and_started_again(worn: Server):
+    """Node 0 does not answer, or so somebody on node 1 thinks: its cores are parked, the machine and node 2 go on,
+    and node 0 comes back."""
+    channel, boot_id = worn.machine.channel, worn.machine.channel.boot_id
+    boots = {number: node["boots"] for number, node in worn.mintctl.nodes().items()}
+    mark = worn.zero.console.mark()
+    # It outlives the connection through which it is started.
+    worn.one.start(
+        "setsid sh -c 'mintctl node kill node0; mintctl node start node0' >/dev/console 2>&1 </dev/null &", limit_s=60
+    )
+    worn.zero.console.wait_for("mint-init: node 0 init", mark)
+    wait_until("node 0's agent", lambda: channel.boot_id != boot_id, 240)
+    worn.wait_ready(worn.zero)
+    worn.wait_mintd(worn.zero)
+    now = {number: node["boots"] for number, node in worn.mintctl.nodes().items()}
+    assert now == boots | {0: boots[0] + 1}
+    assert worn.mintctl.state(2) == "running"
