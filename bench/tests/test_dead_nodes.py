@@ -85,13 +85,15 @@ def test_panic_of_a_node_parks_whatever_panic_says(bare: Server):
 
 
 def strand(server: Server, deaf: bool) -> None:
-    """Node 1 panics, and one of its cores does not park: what would park it halts it; with deaf, what would take its
-    NMI spins."""
-    patch(server, 1, "mint_park_stopped_cpu", HALT)
+    """Node 1 panics, and one of its cores does not park: the one that panicked halts instead; or, with deaf, the other
+    one, in the NMI with which the panic stops it."""
     if deaf:
+        patch(server, 1, "mint_park_stopped_cpu", HALT)
         patch(server, 1, "mint_nmi", SPIN)
+    else:
+        patch(server, 1, "mint_emergency_restart", HALT)
     panic(server, 1)
-    wait_until("the core that panicked to park", lambda: parked(server, 1).count(True) == 1, 30)
+    wait_until("one of two cores to park", lambda: parked(server, 1).count(True) == 1, 30)
 
 
 @pytest.mark.parametrize("way", ["remove", "kill", "start", "repair"])
