@@ -206,6 +206,7 @@ impl Device {
                 first,
                 count: room,
                 entries: entries.as_mut_ptr().expose_provenance() as u64,
+                ..Default::default()
             };
             self.call("MINT_IOC_RESOURCES", uapi::IOC_RESOURCES, &mut request, || {
                 format!("{kind:?}")

@@ -76,6 +76,10 @@ pub struct Resources {
     pub first: u32,
     pub count: u32,
     pub entries: u64,
+    /// Of one entry, in bytes; 0: what `ResourceEntry` had in the first kernel that gave any, as it still has here.
+    /// A kernel that knows nothing of this field takes only 0.
+    pub entry_bytes: u32,
+    pub pad: u32,
 }
 
 #[repr(C)]
@@ -203,7 +207,7 @@ const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Info>() == 72 && offset_of!(Info, mem_block_bytes) == 40);
     assert!(size_of::<ResourceEntry>() == 48 && offset_of!(ResourceEntry, phys) == 40);
-    assert!(size_of::<Resources>() == 24 && offset_of!(Resources, entries) == 16);
+    assert!(size_of::<Resources>() == 32 && offset_of!(Resources, entry_bytes) == 24);
     assert!(size_of::<Node>() == 280 && offset_of!(Node, name) == 56);
     assert!(offset_of!(Node, release) == 88 && offset_of!(Node, reason) == 152);
     assert!(size_of::<Move>() == 32 && offset_of!(Move, reason) == 28);

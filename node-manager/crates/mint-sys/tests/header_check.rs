@@ -52,6 +52,12 @@ fn layouts_match_the_header() {
         ("offsetof(struct mint_resource, phys)", offset_of!(uapi::ResourceEntry, phys) as u64),
         ("sizeof(struct mint_resources)", size_of::<uapi::Resources>() as u64),
         ("offsetof(struct mint_resources, entries)", offset_of!(uapi::Resources, entries) as u64),
+        (
+            "offsetof(struct mint_resources, entry_bytes)",
+            offset_of!(uapi::Resources, entry_bytes) as u64,
+        ),
+        ("MINT_RESOURCE_BYTES_1", size_of::<uapi::ResourceEntry>() as u64),
+        ("MINT_EVENT_BYTES_1", size_of::<uapi::EventRecord>() as u64),
         ("sizeof(struct mint_node)", size_of::<uapi::Node>() as u64),
         ("offsetof(struct mint_node, heartbeat)", offset_of!(uapi::Node, heartbeat) as u64),
         ("offsetof(struct mint_node, boot_cpu)", offset_of!(uapi::Node, boot_cpu) as u64),
