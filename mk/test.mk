@@ -49,7 +49,7 @@ rig-check: rig-agent ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
 
 # Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
+RIG_PARTS := images kernel-off kernel-stock kernel-grown rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control area as it lies in the machine's RAM (arch/x86/include/asm/mint_area.h in the kernel series), read and
-written by the rig without asking any kernel."""
+"""Random bytes over all of the control area that kernels must not believe (arch/x86/include/asm/mint_area.h): read and
+written by the rig from outside; rig.area reads what it means."""
 
 import random
 import struct
