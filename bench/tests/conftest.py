@@ -320,6 +320,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-rounds", type=int, default=4, help="rounds of test_stress (default 4)")
     parser.addoption("--crashes", type=int, default=5, help="crashes of node 1 in a row (default 5)")
     parser.addoption("--moves", type=int, default=14, help="random moves under load (default 14)")
+    parser.addoption("--scribble-s", type=float, default=20, help="seconds of scribbling over the control area (default 20)")
     seed = random.SystemRandom().randrange(1 << 32)
     parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")
 
