@@ -6,7 +6,7 @@ import random
 import pytest
 
 from rig import kerneltext
-from rig.area import Area, Scribbler
+from rig.scribble import Area, Scribbler
 from rig.node import Node
 from rig.ram import Ram
 from rig.reports import reports_in
