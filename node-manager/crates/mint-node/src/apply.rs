@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 use mint_ops::{Cancelled, Intent, JournalError, Op};
 use mint_sys::SysError;
@@ -14,6 +15,11 @@ use crate::host::Host;
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers, Stopped, in_turn};
 use crate::planner::refused_by_kernel;
+
+/// How long a rollback waits for a running peer whose daemon does not answer: what keeps it
+/// running starts it again after a second.
+const PEER_IS_BACK: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 20 });
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// One step failed.
 #[derive(Debug, thiserror::Error)]
@@ -224,7 +230,7 @@ impl Applier<'_> {
         for step in done.iter().rev() {
             let undo = step.undo();
             info!(%undo, "roll back");
-            if let Err(error) = self.ensure(&undo) {
+            if let Err(error) = self.ensure_patiently(&undo) {
                 warn!(%undo, %error, "cannot be taken back");
                 words.push(format!("{undo}: {error}"));
                 // a node that is gone does not come back: nothing to be repaired
@@ -240,6 +246,21 @@ impl Applier<'_> {
     fn is_same(&self, node: NodeId) -> Result<bool, SysError> {
         let Some(name) = self.names.get(&node) else { return Ok(true) };
         Ok(self.machine.node(node)?.is_some_and(|found| found.display_name() == *name))
+    }
+
+    /// As [`Self::ensure`]; a peer whose daemon just died is given time to come back.
+    fn ensure_patiently(&self, step: &Step) -> Result<(), StepError> {
+        let began = Instant::now();
+        loop {
+            match self.ensure(step) {
+                Err(StepError::Peer(PeerError::Unreachable { .. }))
+                    if began.elapsed() < PEER_IS_BACK && self.peer_for(step).is_some() =>
+                {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Brings a step's outcome about, if it is not there yet: for rollback and
