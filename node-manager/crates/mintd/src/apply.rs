@@ -65,14 +65,16 @@ async fn one(
     if spec.start && node.state.is_at_rest() {
         let request = StartRequest { wait: request.wait, ..StartRequest::default() };
         let part = part(app, op, &Request::Start(name.clone(), request.clone()))?;
-        let started = match description::to_boot(app, &inventory, node, false).await {
-            Ok(known) => operations::start_spec(app.clone(), &part, name, known, request).await,
-            // whoever added it is not there: this file describes it, too
-            Err(error) if description::is_missing(&error) => {
-                operations::start_spec(app.clone(), &part, name, Some(spec), request).await
-            }
-            Err(error) => Err(error),
+        let started = async {
+            let spec = match description::to_boot(app, &inventory, node, false).await {
+                Ok(known) => known,
+                // whoever added it is not there: this file describes it, too
+                Err(error) if description::is_missing(&error) => Some(spec),
+                Err(error) => return Err(error),
+            };
+            operations::start_spec(app.clone(), &part, name, spec, request).await
         };
+        let started = started.await;
         finish(&part, &started);
         return started.map(|_| "started");
     }

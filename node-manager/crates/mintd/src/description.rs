@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::node0;
 use crate::waiting::HELLO_WITHIN;
 
-/// What to boot; `None`: our own store has it.
+/// What to boot; `None`: this daemon has it.
 ///
 /// # Errors
 /// Refused when no daemon that answers knows.
@@ -72,7 +72,7 @@ const SOURCES: [u32; 3] = [0x01, 0x02, 0x0c];
 const ROOT_INITRD: &str = "mint.root=initrd";
 
 /// What to wait for after a start: a daemon that cannot come is not waited for. `spec` is
-/// what was booted, where another daemon has it.
+/// what was booted, where that was not this daemon's own.
 pub(crate) fn wait_for(
     app: &App,
     node: NodeId,

@@ -60,24 +60,18 @@ async fn attach(
     }
     let mut response = lines::respond(move |lines| async move {
         while let Some(next) = news.take() {
-            let sent = match next {
-                News::Lines(all) => {
-                    let mut heard = true;
-                    for text in all {
-                        heard = heard && lines.send(&Line::Progress(text)).await;
-                    }
-                    heard
-                }
-                News::Over(entry) => {
-                    let last = match error_of(&entry) {
-                        Some(error) => Line::Error(error),
-                        None => Line::Result(entry.result.unwrap_or(Value::Null)),
-                    };
-                    lines.send(&last).await
-                }
+            let told = match next {
+                News::Lines(all) => all.into_iter().map(Line::Progress).collect(),
+                News::Over(entry) => vec![match error_of(&entry) {
+                    Some(error) => Line::Error(error),
+                    None => Line::Result(entry.result.unwrap_or(Value::Null)),
+                }],
             };
-            if !sent {
-                return;
+            for line in &told {
+                // a slow reader holds up nothing but this answer
+                if !lines.send(line).await {
+                    return;
+                }
             }
             news = follower.next().await;
         }

@@ -56,7 +56,7 @@ pub(crate) async fn start(
     let refused = |refusal| ErrorBody::refused(vec![refusal]);
     let inventory = app.inventory()?;
     let node = inventory.resolve(&reference).map_err(refused)?;
-    // one that runs is refused by the state driver
+    // one that runs is refused when its turn comes
     let spec = if node.state.is_live() {
         None
     } else {
@@ -65,7 +65,7 @@ pub(crate) async fn start(
     start_spec(app, op, reference, spec, request).await
 }
 
-/// Starts a node at rest; `spec` is what to boot, if our own store does not have it.
+/// Starts a node at rest; `spec` is what to boot, if this daemon does not have it.
 pub(crate) async fn start_spec(
     app: Arc<App>,
     op: &Op,
