@@ -26,7 +26,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{ErrorBody, ErrorCode};
 use crate::types::Line;
-use crate::{FORWARDED_HEADER, OPERATION_HEADER, UPGRADE};
+use crate::{FORWARDED_HEADER, OPERATION_HEADER, UPGRADE, VERSIONS_HEADER, Versions, tolerant};
 
 /// For a connection to be made; a node that has just died does not answer at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug)]
 enum Endpoint {
     Unix(PathBuf),
-    Tls { address: SocketAddr, config: Arc<ClientConfig> },
+    Tls { address: SocketAddr, name: String, config: Arc<ClientConfig> },
 }
 
 /// A daemon that can be asked.
@@ -51,6 +51,7 @@ enum Endpoint {
 pub struct Client {
     endpoint: Endpoint,
     forwarded: bool,
+    versions: Versions,
     /// None: nothing is kept. Shared by clones.
     kept: Option<Arc<Mutex<Option<Kept>>>>,
 }
@@ -103,12 +104,25 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 impl Client {
     /// The daemon behind a Unix socket.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self { endpoint: Endpoint::Unix(path.into()), forwarded: false, kept: None }
+        Self {
+            endpoint: Endpoint::Unix(path.into()),
+            forwarded: false,
+            versions: Versions::OURS,
+            kept: None,
+        }
     }
 
-    /// A peer, by mutual TLS. Requests are marked as passed on.
-    pub fn tls(address: SocketAddr, config: Arc<ClientConfig>) -> Self {
-        Self { endpoint: Endpoint::Tls { address, config }, forwarded: true, kept: None }
+    /// A peer, by mutual TLS; `name` is the one in its certificate. Requests are marked as passed on.
+    pub fn tls(address: SocketAddr, name: impl Into<String>, config: Arc<ClientConfig>) -> Self {
+        let endpoint = Endpoint::Tls { address, name: name.into(), config };
+        Self { endpoint, forwarded: true, versions: Versions::OURS, kept: None }
+    }
+
+    /// Tells a peer these versions instead of this program's.
+    #[must_use]
+    pub fn speaking(mut self, versions: Versions) -> Self {
+        self.versions = versions;
+        self
     }
 
     /// Keeps a connection for half a second after a document came through it. Its clones share it.
@@ -129,11 +143,11 @@ impl Client {
         let connecting = async {
             let io: Box<dyn Io> = match &self.endpoint {
                 Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
-                Endpoint::Tls { address, config } => {
+                Endpoint::Tls { address, name, config } => {
                     let stream = TcpStream::connect(address).await?;
                     stream.set_nodelay(true)?;
                     let connector = tokio_rustls::TlsConnector::from(config.clone());
-                    let name = ServerName::IpAddress(address.ip().into());
+                    let name = ServerName::try_from(name.clone()).map_err(io::Error::other)?;
                     Box::new(connector.connect(name, stream).await?)
                 }
             };
@@ -228,6 +242,7 @@ impl Client {
         }
         if self.forwarded {
             request = request.header(FORWARDED_HEADER, "1");
+            request = request.header(VERSIONS_HEADER, self.versions.to_string());
         }
         if upgrade {
             request = request.header(CONNECTION, "upgrade").header(UPGRADE_HEADER, UPGRADE);
@@ -250,7 +265,7 @@ impl Client {
         if !status.is_success() {
             return Err(self.refused(status, &bytes));
         }
-        serde_json::from_slice(&bytes)
+        tolerant::from_slice(&bytes)
             .map_err(|source| ClientError::Answer { endpoint: self.name(), source: source.into() })
     }
 
@@ -349,7 +364,7 @@ impl Client {
                 Line::Progress(text) => progress(&text),
                 Line::Error(error) => return Err(ClientError::Refused(Box::new(error))),
                 Line::Result(value) => {
-                    return serde_json::from_value(value).map_err(|source| ClientError::Answer {
+                    return tolerant::from_value(value).map_err(|source| ClientError::Answer {
                         endpoint: self.name(),
                         source: source.into(),
                     });
@@ -485,7 +500,7 @@ impl LineReader {
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ClientError> {
         match self.next_raw().await? {
             None => Ok(None),
-            Some(line) => serde_json::from_slice(&line).map(Some).map_err(|source| {
+            Some(line) => tolerant::from_slice(&line).map(Some).map_err(|source| {
                 ClientError::Answer { endpoint: self.endpoint.clone(), source: source.into() }
             }),
         }

@@ -30,7 +30,12 @@ pub enum ErrorCode {
     Cancelled,
     /// The command could not be run.
     ExecFailed,
-    /// Something went wrong while it was done.
+    /// Whoever asked may not ask for that, or this node does not do it for anybody.
+    NotAllowed,
+    /// Two daemons have no version of the interface in common.
+    VersionMismatch,
+    /// Something went wrong while it was done. Codes of newer daemons are read as this.
+    #[serde(other)]
     Failed,
 }
 
@@ -54,6 +59,13 @@ impl ErrorBody {
     /// An error without causes.
     pub fn new(code: ErrorCode, message: impl fmt::Display) -> Self {
         Self { code, message: message.to_string(), refusals: Vec::new(), causes: Vec::new() }
+    }
+
+    /// With what to do about it, as the last line of the message.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.message.push_str(&format!("\n  {hint}"));
+        self
     }
 
     /// Any error with its chain of causes.
@@ -86,7 +98,7 @@ impl ErrorBody {
     /// Exit status of a command that ends with this error.
     pub fn exit_status(&self) -> u8 {
         match self.code {
-            ErrorCode::PlanRefused => 3,
+            ErrorCode::PlanRefused | ErrorCode::NotAllowed => 3,
             ErrorCode::BadRequest | ErrorCode::ConfigBad => 2,
             _ => 1,
         }
@@ -139,6 +151,14 @@ mod tests {
         let body = ErrorBody::from_error(ErrorCode::Failed, &Link("add", Some(Box::new(file))));
         assert_eq!(body.causes, ["cannot write journal", "disk on fire"]);
         assert_eq!(body.to_string(), "add: cannot write journal: disk on fire");
+    }
+
+    #[test]
+    fn codes_of_newer_daemons_are_failures() {
+        let newer = r#"{"code": "out_of_luck", "message": "no"}"#;
+        let body: ErrorBody = serde_json::from_str(newer).unwrap();
+        assert_eq!((body.code, body.exit_status()), (ErrorCode::Failed, 1));
+        assert_eq!(serde_json::to_value(ErrorCode::NotAllowed).unwrap(), "not_allowed");
     }
 
     #[test]

@@ -11,24 +11,32 @@
 //! - Console and exec switch to [`frame`]s by an HTTP upgrade.
 //!
 //! Version rule: `/v1` grows by fields and paths only. A field that is not known
-//! is ignored by readers of answers and refused by readers of requests. Anything
-//! else is `/v2`.
+//! is ignored by readers of answers and between daemons ([`tolerant`]), and refused in
+//! requests of users. Anything else is a new version: daemons whose ranges
+//! ([`Versions`]) do not meet refuse each other and say so.
 
 mod client;
 mod error;
 pub mod frame;
 mod openapi;
 mod operations;
+pub mod tolerant;
 mod types;
+mod versions;
 
 pub use client::{ByteReader, Client, ClientError, LineReader};
 pub use error::{ErrorBody, ErrorCode};
 pub use openapi::{ROUTES, Route, openapi};
 pub use operations::{OperationList, OperationView, UnreadableView};
 pub use types::*;
+pub use versions::{ParseVersionsError, Versions};
 
-/// The version in every path.
+/// The newest version of what daemons say to each other.
 pub const API_VERSION: u32 = 1;
+/// The oldest that this program still understands.
+pub const API_OLDEST: u32 = 1;
+/// A daemon tells its peers its [`Versions`] with every request.
+pub const VERSIONS_HEADER: &str = "mint-versions";
 /// Socket of this node's daemon.
 pub const SOCKET_PATH: &str = "/run/mint/mintd.sock";
 /// What console and exec are upgraded to.

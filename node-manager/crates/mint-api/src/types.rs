@@ -2,7 +2,8 @@
 //! Requests and replies. Sizes are bytes; times say their unit.
 
 use mint_types::{
-    Gift, Load, NodeId, NodeSpec, NodeState, Refusal, ResizeSpec, ResourceKey, RestartPolicy,
+    Gift, Load, MachineId, NodeId, NodeSpec, NodeState, PeerId, Refusal, ResizeSpec, ResourceKey,
+    RestartPolicy,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -78,16 +79,28 @@ pub enum Line {
 pub struct Hello {
     /// Version of the program.
     pub version: String,
-    /// Version of this interface.
+    /// The newest version of this interface that it speaks.
     pub api_version: u32,
+    /// The oldest.
+    #[serde(default = "first_version")]
+    pub api_oldest: u32,
     /// Id of the node.
     #[schema(value_type = u32)]
     pub node: NodeId,
+    /// Its machine; none if it serves no other nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub machine: Option<MachineId>,
     /// Its name.
     pub name: String,
     /// Public host keys of its ssh server.
     #[serde(default)]
     pub ssh_host_keys: Vec<String>,
+}
+
+/// What daemons spoke before they told a range.
+fn first_version() -> u32 {
+    1
 }
 
 /// A node.
@@ -121,7 +134,8 @@ pub struct NodeView {
     pub devices: Vec<String>,
     /// Its address on `mint0`.
     pub address: String,
-    /// `ok`, `no answer`, or `-` when it does not run.
+    /// `ok`, `no answer`, `other version` (it speaks none of those that the answering node
+    /// does), or `-` when it does not run.
     pub mintd: String,
     /// How many starts since it was made.
     pub boots: u32,
@@ -514,6 +528,42 @@ pub struct StoppedAt {
 pub struct ClaimRequest {
     /// Which, in the order in which they are claimed.
     pub gifts: Vec<Gift>,
+}
+
+/// A node as another one knows it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Introduction {
+    /// Its machine.
+    #[schema(value_type = String)]
+    pub machine: MachineId,
+    /// Its id.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// For which of its starts, counted since it was made, its key was made.
+    pub start: u32,
+    /// Its certificate, as PEM. Those that it makes later have the same key.
+    pub certificate: String,
+}
+
+impl Introduction {
+    /// Who is introduced.
+    pub fn id(&self) -> PeerId {
+        PeerId { machine: self.machine, node: self.node }
+    }
+}
+
+/// `GET` and `POST /v1/local/introductions`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Introductions {
+    /// Who answers, or asks, and all that it knows.
+    pub known: Vec<Introduction>,
+}
+
+/// Answer to those.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Introduced {
+    /// Which were not believed, and why.
+    pub refused: Vec<String>,
 }
 
 /// `GET /v1/local/specs/NODE`.

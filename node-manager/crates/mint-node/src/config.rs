@@ -27,6 +27,8 @@ pub struct Config {
     pub ssh: Ssh,
     /// Programs of this node.
     pub commands: Commands,
+    /// Commands of other nodes' users and of this one's.
+    pub exec: Exec,
     /// Numbers for Prometheus.
     pub metrics: Metrics,
     /// What node 0 boots when a peer starts it again.
@@ -142,6 +144,20 @@ pub struct Commands {
     pub reboot: Vec<String>,
     /// Ends node 0 alone, for a peer to start it again.
     pub leave: Vec<String>,
+}
+
+/// `mintctl node exec`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exec {
+    /// Whether this node runs commands that come through its daemon.
+    pub enabled: bool,
+}
+
+impl Default for Exec {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
 }
 
 /// Numbers for Prometheus.

@@ -21,7 +21,7 @@ pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use limit::{LIMIT_S_MAX, limit_s, limit_s_or_none};
 pub use load::{GuestLoad, Load};
-pub use machine_id::{MachineId, ParseMachineIdError};
+pub use machine_id::{MachineId, ParseMachineIdError, PeerId};
 pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use operation::{Asker, OperationId, OperationKind, OperationState};

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::NodeId;
+
 /// Id of a machine: 128 bits that node 0 drew once, written as 32 hexadecimal digits.
 /// It stays the same as long as node 0's state does, and all nodes have it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -21,6 +23,22 @@ impl MachineId {
     /// From random bytes; `None` if they are all 0, as those of a broken source are.
     pub fn from_random(bytes: [u8; 16]) -> Option<Self> {
         Some(u128::from_be_bytes(bytes)).filter(|&id| id != 0).map(Self)
+    }
+}
+
+/// A node among those of all machines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct PeerId {
+    /// Its machine.
+    pub machine: MachineId,
+    /// The node.
+    pub node: NodeId,
+}
+
+/// Its name in certificates.
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node{}.{}.mint", self.node, self.machine)
     }
 }
 

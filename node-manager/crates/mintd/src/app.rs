@@ -12,6 +12,7 @@ use mint_ops::{Op, Operations};
 use mint_types::{Asker, NodeId, OperationId};
 use tracing::{error, warn};
 
+use crate::audit::AuditLog;
 use crate::ending::{op_error, value};
 use crate::events::EventLog;
 use crate::health::Health;
@@ -29,6 +30,7 @@ pub(crate) struct App {
     /// All operations: whoever changes something has one.
     pub ops: Operations,
     pub events: EventLog,
+    pub audit: AuditLog,
     pub peers: Arc<PeerClients>,
     pub specs: SpecStore,
     /// Root of the file system, `/` but in tests.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ipnet::Ipv4Net;
 use mint_node::config::Network;
-use mint_types::{NodeId, NodeName};
+use mint_types::{MachineId, NodeId, NodeName};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "node.toml";
@@ -25,13 +25,16 @@ pub(crate) struct NodeFacts {
     /// All nodes' addresses.
     #[serde(default)]
     pub subnet: Option<Ipv4Net>,
+    /// Its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 impl NodeFacts {
     /// Of a node that is to be started.
     pub fn new(network: &Network, id: NodeId, name: &NodeName) -> Self {
         let address = network.address(id);
-        Self { name: name.clone(), id, address, subnet: Some(network.subnet) }
+        Self { name: name.clone(), id, address, subnet: Some(network.subnet), machine: None }
     }
 
     /// As the file: name and text.

@@ -13,10 +13,13 @@
 
 mod app;
 mod apply;
+mod audit;
+mod caller;
 mod description;
 mod ending;
 mod events;
 mod facts;
+mod gate;
 mod health;
 mod identity;
 mod instance;

@@ -7,17 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Moved, Releasable,
-    ReleasableRequest, ReleaseRequest, StoppedAt,
+    ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Introduced, Introductions,
+    Moved, Releasable, ReleasableRequest, ReleaseRequest, StoppedAt, Versions,
 };
 use mint_node::config::Network;
-use mint_node::{PeerError, Peers, Stopped};
-use mint_types::{Gift, NodeId, Refusal, ResourceKey};
+use mint_node::{Machine, PeerError, Peers, Stopped};
+use mint_types::{Gift, NodeId, PeerId, Refusal, ResourceKey};
 use rustls::ClientConfig;
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use crate::gate::apart;
+use crate::pki::Pki;
 
 /// For a kernel to accept a connection, and for a packet of it to be sent again.
 const LISTENS_WITHIN: Duration = Duration::from_millis(1300);
@@ -31,15 +35,29 @@ pub(crate) struct Known {
     pub answers: bool,
 }
 
+/// For a peer to say, or to be told, who is who.
+const LEARN_WITHIN: Duration = Duration::from_secs(3);
+const LEARN_AGAIN: Duration = Duration::from_secs(1);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Clients of all peers. Without keys (network off) no peer can be reached.
 pub(crate) struct PeerClients {
-    pub tls: Option<Arc<ClientConfig>>,
+    pub tls: Option<Arc<Pki>>,
+    /// Versions of the interface that we speak.
+    pub versions: Versions,
     pub network: Network,
     /// For one request that moves a resource.
     pub move_timeout: Duration,
     pub runtime: Handle,
     /// Those asked before: an operation asks a peer several times on one connection.
-    pub clients: Mutex<BTreeMap<NodeId, Client>>,
+    pub clients: Mutex<BTreeMap<PeerId, (Arc<ClientConfig>, Client)>>,
+    /// Peers that speak no version that we do.
+    pub apart: Mutex<BTreeMap<PeerId, Versions>>,
+    /// When others were last asked whether they know a node.
+    pub learned: Mutex<Option<Instant>>,
     /// What each peer's daemon did when it was last waited for.
     pub known: Mutex<BTreeMap<NodeId, Known>>,
     /// When a peer last answered a request that moves a resource.
@@ -54,33 +72,109 @@ impl PeerClients {
 
     /// The daemon of a node.
     pub fn client(&self, node: NodeId) -> Result<Client, ErrorBody> {
-        match &self.tls {
-            Some(config) => {
-                let make = || {
-                    let address = self.address(node);
-                    Client::tls(address, config.clone()).keeping()
-                };
-                let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(clients.entry(node).or_insert_with(make).clone())
-            }
-            None => Err(ErrorBody::new(
+        let Some(pki) = &self.tls else {
+            return Err(ErrorBody::new(
                 ErrorCode::PeerUnreachable,
                 format_args!("node {node} cannot be reached: this mintd serves no mint0"),
-            )),
+            ));
+        };
+        let id = PeerId { node, ..pki.here() };
+        if let Some(&theirs) = lock(&self.apart).get(&id) {
+            let (there, here) = (format!("node {node}"), format!("node {}", pki.here().node));
+            return Err(apart(&there, theirs, &here, self.versions));
+        }
+        let (config, name) = pki.client(node).ok_or_else(|| {
+            let text = format!("node {node} cannot be reached: no node has introduced it here");
+            let hint = "its starter does that; ask again, or restart mintd there";
+            ErrorBody::new(ErrorCode::PeerUnreachable, text).hint(hint)
+        })?;
+        let mut clients = lock(&self.clients);
+        let fresh = clients.get(&id).filter(|(used, _)| Arc::ptr_eq(used, &config));
+        if let Some((_, client)) = fresh {
+            return Ok(client.clone());
+        }
+        // it has another key than it had, or we have another certificate
+        let client = Client::tls(self.address(node), name, config.clone());
+        let client = client.speaking(self.versions).keeping();
+        clients.insert(id, (config, client.clone()));
+        Ok(client)
+    }
+
+    /// Asks the others who that node is; not more often than every second.
+    async fn learn(&self, node: NodeId) {
+        let Some(pki) = &self.tls else { return };
+        {
+            let mut learned = lock(&self.learned);
+            if learned.is_some_and(|when| when.elapsed() < LEARN_AGAIN) {
+                return;
+            }
+            *learned = Some(Instant::now());
+        }
+        let others = pki.known().into_iter().map(|known| known.node);
+        for other in others.filter(|&other| other != node && other != pki.here().node) {
+            let Ok(client) = self.client(other) else { continue };
+            let asked = client.get::<Introductions>("/v1/local/introductions");
+            if let Ok(Ok(Introductions { known })) = timeout(LEARN_WITHIN, asked).await {
+                for known in known.into_iter().filter(|known| known.node == node) {
+                    if let Err(error) = pki.meet(known) {
+                        warn!(%node, by = %other, "introduction not believed: {error}");
+                    }
+                }
+            }
         }
     }
 
-    /// The daemon of a node, wherever it listens.
-    #[cfg(test)]
-    pub fn client_at(&self, _node: NodeId, address: SocketAddr) -> Option<Client> {
-        Some(Client::tls(address, self.tls.clone()?))
+    /// Tells the others of the nodes that we introduce, for ever.
+    pub async fn introduce(self: Arc<Self>, machine: Arc<dyn Machine>) {
+        let Some(pki) = self.tls.clone() else { return };
+        let mut introductions = pki.introductions();
+        while introductions.changed().await.is_ok() {
+            let known = Introductions { known: pki.known() };
+            let nodes = machine.nodes().unwrap_or_default();
+            for peer in nodes.into_iter().filter(|node| node.state.is_live()) {
+                let Ok(client) = self.client(peer.id) else { continue };
+                let (id, known) = (peer.id, known.clone());
+                if id == pki.here().node {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let told = client.post::<Introduced>("/v1/local/introductions", &known);
+                    match timeout(LEARN_WITHIN, told).await {
+                        Ok(Ok(answer)) => answer.refused.iter().for_each(|why| {
+                            warn!(peer = %id, "introduction not believed there: {why}");
+                        }),
+                        // it will ask when it meets the node
+                        _ => debug!(peer = %id, "not told of a node"),
+                    }
+                });
+            }
+        }
     }
 
     /// Asks who is there.
     pub async fn hello(&self, node: NodeId, within: Duration) -> Option<Hello> {
-        let client = self.client(node).ok()?;
-        let hello: Hello = timeout(within, client.get("/v1/hello")).await.ok()?.ok()?;
+        let pki = self.tls.as_ref()?;
+        let id = PeerId { node, ..pki.here() };
+        // it may have been updated since
+        lock(&self.apart).remove(&id);
+        let asked = async { self.client(node).ok()?.get::<Hello>("/v1/hello").await.ok() };
+        let Some(hello) = timeout(within, asked).await.ok().flatten() else {
+            self.learn(node).await;
+            return None;
+        };
+        let theirs = Versions { oldest: hello.api_oldest, newest: hello.api_version };
+        if self.versions.meet(theirs).is_none() {
+            warn!(%node, %theirs, ours = %self.versions, "its mintd speaks no version that we do");
+            lock(&self.apart).insert(id, theirs);
+            return None;
+        }
         (hello.node == node).then_some(hello)
+    }
+
+    /// Whether a peer was found to speak no version that we do.
+    pub fn is_apart(&self, node: NodeId) -> bool {
+        let here = self.tls.as_ref().map(|pki| pki.here());
+        here.is_some_and(|here| lock(&self.apart).contains_key(&PeerId { node, ..here }))
     }
 
     /// Does the daemon of a running node answer?
@@ -135,6 +229,10 @@ impl PeerClients {
     pub fn forget(&self, node: NodeId) {
         self.known().remove(&node);
         self.heard().remove(&node);
+        if let Some(pki) = &self.tls {
+            lock(&self.apart).remove(&PeerId { node, ..pki.here() });
+            pki.forget_if_gone(node);
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<NodeId, Known>> {

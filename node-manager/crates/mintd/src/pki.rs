@@ -1,34 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of the machine. Node 0 makes a certificate authority once; every node
-//! gets it in its bundle and can sign for the nodes that it starts: all nodes
-//! are equal, and root on one is root on all (docs/threat-model.md).
+//! Who is who among the nodes. Every node has a key of its own, and signs for itself
+//! only: a certificate that it renews before it ends. Nobody holds a key that makes
+//! nodes up; a node is believed because one that is believed already introduced it.
+//!
+//! ```text
+//!   starter ── bundle: its key, all known nodes ──> new node
+//!      └────── introduction: its certificate ─────> every other node
+//! ```
+//! Whoever starts a node chooses its kernel and its initrd, and so may choose its key;
+//! it does not keep it. The ledger, which only kernels write, bounds what may be said:
+//! an introduction is for a start of a node that just is, or is about to be, and never
+//! for one that runs with a key that is known (docs/threat-model.md).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
+use mint_api::Introduction;
 use mint_node::config::Network;
-use mint_node::{Bundle, BundleError, BundleFile};
-use mint_types::{NodeId, NodeName};
+use mint_node::{Bundle, BundleError, BundleFile, Machine};
+use mint_types::{MachineId, NodeId, NodeName, PeerId};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tracing::warn;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tracing::{info, warn};
 
+use crate::caller::Caller;
 use crate::facts::NodeFacts;
 use crate::identity::write_private;
 use crate::ssh::SshKeys;
 
-/// Certificates count from here to there: nodes may have no wall clock yet, and
-/// the keys live no longer than the machine's installation.
-const VALID_YEARS: (i32, i32) = (1975, 2120);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A certificate counts so long from when it was made.
+const VALID: Duration = Duration::from_secs(90 * 24 * 3600);
+/// And from so long before: no two clocks are the same.
+const SKEW: Duration = DAY;
+/// So old it is made anew, at the next connection.
+const RENEW: Duration = Duration::from_secs(60 * 24 * 3600);
+/// Nodes that are remembered; no machine has more.
+const KNOWN_MAX: usize = 1024;
+
+const KEY: &str = "node.key";
+const KNOWN: &str = "known.json";
+const MACHINE: &str = "machine-id";
 
 /// Keys cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -50,13 +73,16 @@ pub(crate) enum PkiError {
         source: rcgen::Error,
     },
     /// TLS does not take them.
-    #[error("TLS does not take the keys in {}", path.display())]
+    #[error("TLS does not take the certificate of {of}")]
     Tls {
-        /// Folder.
-        path: PathBuf,
+        /// Whose.
+        of: String,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The random numbers of this system are none.
+    #[error("this system has no random numbers")]
+    Random,
     /// A node other than 0 without a bundle.
     #[error(
         "no keys in {} (this node was not started by a mintd): it serves its own users only",
@@ -68,192 +94,441 @@ pub(crate) enum PkiError {
     },
 }
 
-/// The machine's keys, and our node's.
+/// An introduction that is not believed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotBelieved {
+    #[error("it is of another machine, {0}")]
+    OtherMachine(MachineId),
+    #[error("it is of this node itself")]
+    Ourselves,
+    #[error("its certificate cannot be read")]
+    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("its key is that of {0}")]
+    KeyOfAnother(NodeId),
+    #[error("it is for start {said}, and the ledger has {boots}")]
+    Start { said: u32, boots: u32 },
+    #[error("the node runs, with another key")]
+    Runs,
+    #[error("the ledger cannot be read")]
+    Ledger(#[source] mint_sys::SysError),
+    #[error("too many nodes are known")]
+    Full,
+}
+
+/// What is kept between two daemons of a boot of the machine.
+#[derive(Serialize, Deserialize)]
+struct KnownFile {
+    boot_id: u64,
+    known: Vec<Introduction>,
+}
+
+/// A node that is believed.
+#[derive(Clone)]
+struct Known {
+    introduction: Introduction,
+    certificate: CertificateDer<'static>,
+    /// Its public key: what a caller is known by.
+    key: Vec<u8>,
+}
+
+/// Our certificate, and what TLS is set up with.
+struct Own {
+    made: SystemTime,
+    /// As PEM.
+    certificate: String,
+    server: Arc<ServerConfig>,
+    clients: BTreeMap<PeerId, Arc<ClientConfig>>,
+}
+
+struct State {
+    known: BTreeMap<PeerId, Known>,
+    own: Own,
+}
+
+type Clock = Box<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// Our node's key, and the nodes that we believe.
 pub(crate) struct Pki {
-    ca_pem: String,
-    ca_key_pem: String,
+    here: PeerId,
+    key: KeyPair,
     folder: PathBuf,
-    ssh: Option<SshKeys>,
+    boot_id: u64,
     network: Network,
+    ssh: Option<SshKeys>,
+    ledger: Arc<dyn Machine>,
+    clock: Clock,
+    state: Mutex<State>,
+    /// Counts nodes that we introduce.
+    introduced: watch::Sender<u64>,
+}
+
+/// What [`Pki::open`] needs.
+pub(crate) struct Place<'a> {
+    pub bundle: &'a Path,
+    pub state: &'a Path,
+    pub ledger: Arc<dyn Machine>,
+    pub network: &'a Network,
+    pub ssh: Option<SshKeys>,
+    pub clock: Clock,
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> PkiError + use<> {
+    let path = path.to_owned();
+    move |source| PkiError::File { path, source }
+}
+
+fn failed(action: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
+    move |source| PkiError::Certificate { action, source }
 }
 
 impl Pki {
-    /// Keys from the bundle; on node 0 without one those in `state`, which are
-    /// made if needed.
-    pub fn open(
-        node: NodeId,
-        bundle: &Path,
-        state: &Path,
-        ssh: Option<SshKeys>,
-        network: &Network,
-    ) -> Result<Self, PkiError> {
-        let in_bundle = bundle.join("pki");
-        let folder = if in_bundle.join("ca.key").exists() {
-            in_bundle
-        } else if node == NodeId::ZERO {
-            let folder = state.join("pki");
-            make_ca(&folder)?;
-            folder
-        } else {
-            return Err(PkiError::NoBundle { path: in_bundle });
+    /// The key from the bundle; on node 0 without one from `state`, made if needed.
+    pub fn open(place: Place<'_>) -> Result<Self, PkiError> {
+        let in_bundle = place.bundle.join("pki");
+        let folder = place.state.join("pki");
+        fs::create_dir_all(&folder).map_err(file_error(&folder))?;
+        let info = place.ledger.info().map_err(|error| PkiError::File {
+            path: folder.clone(),
+            source: io::Error::other(error),
+        })?;
+        let facts = NodeFacts::read(place.bundle).map_err(file_error(place.bundle))?;
+        let told = facts.and_then(|facts| facts.machine).filter(|_| in_bundle.join(KEY).exists());
+        let (machine, key_path) = match told {
+            Some(machine) => (machine, in_bundle.join(KEY)),
+            None if info.node == NodeId::ZERO => own_keys(&folder)?,
+            None => return Err(PkiError::NoBundle { path: in_bundle }),
         };
-        let read = |name: &str| {
-            let path = folder.join(name);
-            fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
+        let text = fs::read_to_string(&key_path).map_err(file_error(&key_path))?;
+        let key = KeyPair::from_pem(&text).map_err(failed("read this node's key"))?;
+        let here = PeerId { machine, node: info.node };
+        let own = Own::make(here, &key, &BTreeMap::new(), (place.clock)())?;
+        let pki = Self {
+            here,
+            key,
+            folder,
+            boot_id: info.boot_id,
+            network: place.network.clone(),
+            ssh: place.ssh,
+            ledger: place.ledger,
+            clock: place.clock,
+            state: Mutex::new(State { known: BTreeMap::new(), own }),
+            introduced: watch::Sender::new(0),
         };
-        let (ca_pem, ca_key_pem) = (read("ca.pem")?, read("ca.key")?);
-        let pki = Self { ca_pem, ca_key_pem, folder, ssh, network: network.clone() };
-        if !is_pair(&pki.folder, "node") {
-            let (pem, key) = pki.node_certificate(node)?;
-            pki.write("node.pem", &pem)?;
-            pki.write("node.key", &key)?;
+        // what an earlier daemon of ours knew, then what our starter did: it is newer
+        for path in [pki.folder.join(KNOWN), in_bundle.join(KNOWN)] {
+            let Ok(text) = fs::read(&path) else { continue };
+            match serde_json::from_slice::<KnownFile>(&text) {
+                Ok(file) if file.boot_id == pki.boot_id => {
+                    file.known.into_iter().for_each(|known| pki.trust_file(known));
+                }
+                Ok(_) => {}
+                Err(error) => warn!(path = %path.display(), %error, "known nodes are forgotten"),
+            }
         }
+        pki.refresh(&mut pki.lock())?;
         Ok(pki)
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
-        let path = self.folder.join(name);
-        write_private(&path, text.as_bytes()).map_err(|source| PkiError::File { path, source })
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new key with a certificate for that node, both as PEM.
-    fn node_certificate(&self, node: NodeId) -> Result<(String, String), PkiError> {
-        let failed = |action| move |source| PkiError::Certificate { action, source };
-        let ca_key = KeyPair::from_pem(&self.ca_key_pem).map_err(failed("read the CA's key"))?;
-        let issuer = Issuer::new(ca_params().map_err(failed("name the CA"))?, ca_key);
+    /// This node.
+    pub fn here(&self) -> PeerId {
+        self.here
+    }
+
+    /// Told whenever this node has introduced one.
+    pub fn introductions(&self) -> watch::Receiver<u64> {
+        self.introduced.subscribe()
+    }
+
+    /// From a file of ours: it was believed when it was written.
+    fn trust_file(&self, introduction: Introduction) {
+        if introduction.id() == self.here {
+            return;
+        }
+        match Known::read(introduction) {
+            Ok(known) => _ = self.lock().known.insert(known.introduction.id(), known),
+            Err(error) => warn!(%error, "a known node is forgotten"),
+        }
+    }
+
+    /// Makes TLS anew after a change, and keeps what is known for the next daemon.
+    fn refresh(&self, state: &mut State) -> Result<(), PkiError> {
+        state.own = Own::make(self.here, &self.key, &state.known, (self.clock)())?;
+        let known = state.known.values().map(|known| known.introduction.clone()).collect();
+        let text = serde_json::to_vec(&KnownFile { boot_id: self.boot_id, known });
+        let path = self.folder.join(KNOWN);
+        write_private(&path, &text.expect("introductions are plain data"))
+            .map_err(file_error(&path))
+    }
+
+    /// Our certificate is renewed when it is old, or the clock was set.
+    fn current(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        let now = (self.clock)();
+        let good = match now.duration_since(state.own.made) {
+            Ok(age) => age < RENEW,
+            Err(early) => early.duration() < SKEW / 2,
+        };
+        if !good {
+            match Own::make(self.here, &self.key, &state.known, now) {
+                Ok(own) => {
+                    info!("this node's certificate is renewed");
+                    state.own = own;
+                }
+                Err(error) => warn!(%error, "this node's certificate is not renewed"),
+            }
+        }
+        state
+    }
+
+    /// TLS for peers that connect.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        self.current().own.server.clone()
+    }
+
+    /// TLS to a peer, and its name there; nothing if nobody has introduced it.
+    pub fn client(&self, peer: NodeId) -> Option<(Arc<ClientConfig>, String)> {
+        let id = PeerId { node: peer, ..self.here };
+        let config = self.current().own.clients.get(&id).cloned()?;
+        Some((config, id.to_string()))
+    }
+
+    /// Whose certificate the other end of a connection showed.
+    pub fn caller(&self, connection: &ServerConnection) -> Option<Caller> {
+        let key = public_key(connection.peer_certificates()?.first()?).ok()?;
+        let state = self.lock();
+        let known = state.known.values().find(|known| known.key == key)?;
+        Some(Caller::Peer { node: known.introduction.node })
+    }
+
+    /// All nodes that we believe, and ourselves.
+    pub fn known(&self) -> Vec<Introduction> {
+        let state = self.current();
+        let ourselves = Introduction {
+            machine: self.here.machine,
+            node: self.here.node,
+            start: self.boots(self.here.node).unwrap_or(0),
+            certificate: state.own.certificate.clone(),
+        };
+        let others = state.known.values().map(|known| known.introduction.clone());
+        std::iter::once(ourselves).chain(others).collect()
+    }
+
+    fn boots(&self, node: NodeId) -> Result<u32, mint_sys::SysError> {
+        Ok(self.ledger.node(node)?.map_or(0, |status| status.boots))
+    }
+
+    /// A peer that we believe introduces a node. True if that was news.
+    ///
+    /// # Errors
+    /// When it is not believed: what we knew before stays.
+    pub fn meet(&self, introduction: Introduction) -> Result<bool, NotBelieved> {
+        let id = introduction.id();
+        if id.machine != self.here.machine {
+            return Err(NotBelieved::OtherMachine(id.machine));
+        }
+        if id == self.here {
+            return Err(NotBelieved::Ourselves);
+        }
+        let new = Known::read(introduction)?;
+        let status = self.ledger.node(id.node).map_err(NotBelieved::Ledger)?;
+        let boots = status.as_ref().map_or(0, |status| status.boots);
+        let lives = status.is_some_and(|status| status.state.is_live());
+        let said = new.introduction.start;
+        let mut state = self.lock();
+        let same_key = |known: &&Known| known.key == new.key;
+        if let Some(other) = state.known.values().find(same_key) {
+            return match other.introduction.id() == id {
+                true => Ok(false),
+                false => Err(NotBelieved::KeyOfAnother(other.introduction.node)),
+            };
+        }
+        if said != boots && (lives || Some(said) != boots.checked_add(1)) {
+            return Err(NotBelieved::Start { said, boots });
+        }
+        match state.known.get(&id) {
+            Some(old) if lives && old.introduction.start == boots => return Err(NotBelieved::Runs),
+            None if state.known.len() >= KNOWN_MAX => return Err(NotBelieved::Full),
+            _ => {}
+        }
+        let old = state.known.insert(id, new);
+        if let Err(error) = self.refresh(&mut state) {
+            // TLS does not take it: all stays as it was
+            match old {
+                Some(old) => state.known.insert(id, old),
+                None => state.known.remove(&id),
+            };
+            return Err(NotBelieved::Certificate(error.into()));
+        }
+        info!(node = %id.node, start = said, "introduced");
+        Ok(true)
+    }
+
+    /// When the ledger has no such node any more: who comes next under its id is another one.
+    pub fn forget_if_gone(&self, node: NodeId) {
+        if !matches!(self.ledger.node(node), Ok(None)) {
+            return;
+        }
+        let mut state = self.lock();
+        if state.known.remove(&PeerId { node, ..self.here }).is_some() {
+            if let Err(error) = self.refresh(&mut state) {
+                warn!(%node, %error, "not forgotten");
+            }
+        }
+    }
+
+    /// A key for a node that we are about to start. It is known from now on.
+    fn make_node(&self, node: NodeId) -> Result<String, PkiError> {
+        let id = PeerId { node, ..self.here };
         let key = KeyPair::generate().map_err(failed("make a key"))?;
-        let names = vec![self.network.address(node).to_string(), format!("node{node}")];
-        let mut params = CertificateParams::new(names).map_err(failed("name a node"))?;
-        params.distinguished_name = name(&format!("Mint node {node}"));
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        validity(&mut params);
-        let certificate = params.signed_by(&key, &issuer).map_err(failed("sign a certificate"))?;
-        Ok((certificate.pem(), key.serialize_pem()))
+        let certificate = certificate(id, &key, (self.clock)())?;
+        let boots = self.boots(node).map_err(|error| PkiError::File {
+            path: "/dev/mint".into(),
+            source: io::Error::other(error),
+        })?;
+        let introduction = Introduction {
+            machine: id.machine,
+            node,
+            start: boots.saturating_add(1),
+            certificate: certificate.pem(),
+        };
+        let tls = |error: NotBelieved| PkiError::Tls { of: id.to_string(), source: error.into() };
+        let known = Known::read(introduction).map_err(tls)?;
+        let mut state = self.lock();
+        state.known.insert(id, known);
+        self.refresh(&mut state)?;
+        Ok(key.serialize_pem())
     }
+}
 
-    /// TLS of both directions: every side shows a certificate of this machine.
-    pub fn tls(&self) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), PkiError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| PkiError::Tls {
-            path: self.folder.clone(),
-            source,
+impl Own {
+    fn make(
+        here: PeerId,
+        key: &KeyPair,
+        known: &BTreeMap<PeerId, Known>,
+        now: SystemTime,
+    ) -> Result<Self, PkiError> {
+        let made = certificate(here, key, now)?;
+        let own = made.der().clone();
+        let tls = |of: PeerId| {
+            move |source: rustls::Error| PkiError::Tls { of: of.to_string(), source: source.into() }
         };
-        let read = |name: &str| {
-            let path = self.folder.join(name);
-            fs::read(&path).map_err(|source| PkiError::File { path, source })
-        };
-        let (node_pem, node_key) = (read("node.pem")?, read("node.key")?);
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&node_pem)
-            .collect::<Result<_, _>>()
-            .map_err(|error| failed(error.into()))?;
-        let key = || PrivateKeyDer::from_pem_slice(&node_key).map_err(|error| failed(error.into()));
-        let ca = CertificateDer::from_pem_slice(self.ca_pem.as_bytes())
-            .map_err(|error| failed(error.into()))?;
-        let mut roots = RootCertStore::empty();
-        roots.add(ca).map_err(|error| failed(error.into()))?;
-        let roots = Arc::new(roots);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
-            .build()
-            .map_err(|error| failed(error.into()))?;
-        let server = ServerConfig::builder_with_provider(provider.clone())
+        let private = || {
+            let der = PrivatePkcs8KeyDer::from(key.serialize_der());
+            (vec![own.clone()], PrivateKeyDer::from(der))
+        };
+        // our own is among them, as an empty store is refused
+        let mut callers = RootCertStore::empty();
+        callers.add(own.clone()).map_err(tls(here))?;
+        let mut clients = BTreeMap::new();
+        for (&id, known) in known {
+            callers.add(known.certificate.clone()).map_err(tls(id))?;
+            // of a server, its own certificate is believed and no other's
+            let mut only = RootCertStore::empty();
+            only.add(known.certificate.clone()).map_err(tls(id))?;
+            let (chain, key) = private();
+            let client = ClientConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()
+                .and_then(|builder| {
+                    builder.with_root_certificates(only).with_client_auth_cert(chain, key)
+                })
+                .map_err(tls(id))?;
+            clients.insert(id, Arc::new(client));
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(callers), provider.clone())
+                .build()
+                .map_err(|error| PkiError::Tls { of: here.to_string(), source: error.into() })?;
+        let (chain, key) = private();
+        let server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| failed(error.into()))?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key()?)
-            .map_err(|error| failed(error.into()))?;
-        let client = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| failed(error.into()))?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key()?)
-            .map_err(|error| failed(error.into()))?;
-        Ok((Arc::new(server), Arc::new(client)))
+            .and_then(|builder| {
+                builder.with_client_cert_verifier(verifier).with_single_cert(chain, key)
+            })
+            .map_err(tls(here))?;
+        Ok(Self { made: now, certificate: made.pem(), server: Arc::new(server), clients })
     }
 }
 
-/// Whether a folder has that key and its certificate, both whole: after a loss of power
-/// either may be empty.
-fn is_pair(folder: &Path, name: &str) -> bool {
-    let read = |ending: &str| fs::read(folder.join(format!("{name}.{ending}"))).ok();
-    let (Some(pem), Some(key)) = (read("pem"), read("key")) else { return false };
-    let (Ok(certificate), Ok(key)) =
-        (CertificateDer::from_pem_slice(&pem), PrivateKeyDer::from_pem_slice(&key))
-    else {
-        return false;
-    };
-    let provider = rustls::crypto::ring::default_provider();
-    CertifiedKey::from_der(vec![certificate], key, &provider).is_ok()
+impl Known {
+    fn read(introduction: Introduction) -> Result<Self, NotBelieved> {
+        let bad = |error: rustls::pki_types::pem::Error| NotBelieved::Certificate(error.into());
+        let text = introduction.certificate.as_bytes();
+        let certificate = CertificateDer::from_pem_slice(text).map_err(bad)?;
+        let key =
+            public_key(&certificate).map_err(|error| NotBelieved::Certificate(error.into()))?;
+        Ok(Self { introduction, certificate, key })
+    }
 }
 
-fn make_ca(folder: &Path) -> Result<(), PkiError> {
-    let file = |path: &Path| {
-        let path = path.to_owned();
-        move |source| PkiError::File { path, source }
+fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, rustls::Error> {
+    Ok(ParsedCertificate::try_from(certificate)?.subject_public_key_info().as_ref().to_vec())
+}
+
+/// A node's certificate for itself.
+fn certificate(id: PeerId, key: &KeyPair, now: SystemTime) -> Result<rcgen::Certificate, PkiError> {
+    let mut params = CertificateParams::new(vec![id.to_string()]).map_err(failed("name a node"))?;
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, id.to_string());
+    params.distinguished_name = name;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    // certificates know no time before 1970: where no clock was set
+    let first = SystemTime::UNIX_EPOCH;
+    params.not_before = now.checked_sub(SKEW).filter(|&from| from > first).unwrap_or(first).into();
+    params.not_after = (now + VALID).into();
+    params.self_signed(key).map_err(failed("sign a certificate"))
+}
+
+/// Node 0's own: the machine's id, and where its key is. Both are made once.
+fn own_keys(folder: &Path) -> Result<(MachineId, PathBuf), PkiError> {
+    let path = folder.join(MACHINE);
+    let read = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let machine = match read {
+        Some(machine) => machine,
+        None => {
+            let mut bytes = [0; 16];
+            let random = rustls::crypto::ring::default_provider().secure_random;
+            random.fill(&mut bytes).map_err(|_| PkiError::Random)?;
+            let machine = MachineId::from_random(bytes).ok_or(PkiError::Random)?;
+            write_private(&path, format!("{machine}\n").as_bytes()).map_err(file_error(&path))?;
+            machine
+        }
     };
-    if is_pair(folder, "ca") {
-        return Ok(());
+    let path = folder.join(KEY);
+    // power may have gone while it was written
+    let good = fs::read_to_string(&path).is_ok_and(|text| KeyPair::from_pem(&text).is_ok());
+    if !good {
+        let key = KeyPair::generate().map_err(failed("make a key"))?;
+        write_private(&path, key.serialize_pem().as_bytes()).map_err(file_error(&path))?;
     }
-    if folder.join("ca.pem").exists() {
-        // the certificate is written last: nobody wrote half of it
-        warn!(
-            "the machine's keys in {} are damaged, and new ones are made: nodes that run do not \
-             trust this one until they are started again",
-            folder.display()
-        );
-    }
-    fs::create_dir_all(folder).map_err(file(folder))?;
-    let failed = |action| move |source| PkiError::Certificate { action, source };
-    let key = KeyPair::generate().map_err(failed("make the CA's key"))?;
-    let params = ca_params().map_err(failed("name the CA"))?;
-    let certificate = params.self_signed(&key).map_err(failed("sign the CA's certificate"))?;
-    // a node certificate of an older CA would be worth nothing
-    for old in ["node.pem", "node.key"] {
+    // of versions that had one authority for all
+    for old in ["ca.key", "ca.pem", "node.pem"] {
         _ = fs::remove_file(folder.join(old));
     }
-    // the certificate last: what is there tells that both are
-    let path = folder.join("ca.key");
-    write_private(&path, key.serialize_pem().as_bytes()).map_err(file(&path))?;
-    let path = folder.join("ca.pem");
-    write_private(&path, certificate.pem().as_bytes()).map_err(file(&path))
-}
-
-/// The CA's name and purpose. Issuing needs the same name as the certificate
-/// has, so both come from here.
-fn ca_params() -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(Vec::<String>::new())?;
-    params.distinguished_name = name("Mint machine");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params);
-    Ok(params)
-}
-
-fn name(text: &str) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, text);
-    name
-}
-
-fn validity(params: &mut CertificateParams) {
-    params.not_before = date_time_ymd(VALID_YEARS.0, 1, 1);
-    params.not_after = date_time_ymd(VALID_YEARS.1, 1, 1);
+    Ok((machine, path))
 }
 
 impl Bundle for Pki {
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
-        let (pem, key) = self.node_certificate(node).map_err(|error| BundleError {
-            what: "a certificate",
+        let key = self.make_node(node).map_err(|error| BundleError {
+            what: "a key",
             node,
             source: error.into(),
         })?;
+        let mut facts = NodeFacts::new(&self.network, node, name);
+        facts.machine = Some(self.here.machine);
+        let known = KnownFile { boot_id: self.boot_id, known: self.known() };
+        let known = serde_json::to_vec(&known).expect("introductions are plain data");
         let mut files = vec![
-            NodeFacts::new(&self.network, node, name).file(),
-            ("pki/ca.pem".to_owned(), self.ca_pem.clone().into_bytes()),
-            ("pki/ca.key".to_owned(), self.ca_key_pem.clone().into_bytes()),
-            ("pki/node.pem".to_owned(), pem.into_bytes()),
-            ("pki/node.key".to_owned(), key.into_bytes()),
+            facts.file(),
+            (format!("pki/{KEY}"), key.into_bytes()),
+            (format!("pki/{KNOWN}"), known),
         ];
         if let Some(ssh) = &self.ssh {
             files.extend(ssh.bundle_files(node).map_err(|source| BundleError {
@@ -262,6 +537,7 @@ impl Bundle for Pki {
                 source: source.into(),
             })?);
         }
+        self.introduced.send_modify(|count| *count += 1);
         Ok(files.into_iter().map(|(name, data)| BundleFile { name, data }).collect())
     }
 }
@@ -277,90 +553,5 @@ impl Bundle for NoKeys {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Both sides of a handshake over a pipe in memory.
-    async fn handshake(server: Arc<ServerConfig>, client: Arc<ClientConfig>, to: NodeId) -> bool {
-        let (near, far) = tokio::io::duplex(1 << 16);
-        let acceptor = tokio_rustls::TlsAcceptor::from(server);
-        let connector = tokio_rustls::TlsConnector::from(client);
-        let name = rustls::pki_types::ServerName::IpAddress(
-            std::net::IpAddr::from(Network::default().address(to)).into(),
-        );
-        let (accepted, connected) =
-            tokio::join!(acceptor.accept(near), connector.connect(name, far));
-        accepted.is_ok() && connected.is_ok()
-    }
-
-    #[test]
-    fn nodes_of_one_machine_trust_each_other_and_nobody_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let nowhere = folder.path().join("nowhere");
-        let one = NodeId::new(1).unwrap();
-        let zero =
-            Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
-        // node 1 gets a bundle, as its init would unpack it
-        let bundle = folder.path().join("bundle");
-        fs::create_dir_all(bundle.join("pki")).unwrap();
-        for file in zero.files(one, &"web".parse().unwrap()).unwrap() {
-            fs::write(bundle.join(file.name), file.data).unwrap();
-        }
-        let web = Pki::open(one, &bundle, &nowhere, None, &Network::default()).unwrap();
-        let stranger_folder = tempfile::tempdir().unwrap();
-        let stranger =
-            Pki::open(NodeId::ZERO, &nowhere, stranger_folder.path(), None, &Network::default())
-                .unwrap();
-
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let (zero_server, zero_client) = zero.tls().unwrap();
-            let (web_server, web_client) = web.tls().unwrap();
-            let (_, stranger_client) = stranger.tls().unwrap();
-            assert!(handshake(web_server.clone(), zero_client.clone(), one).await);
-            assert!(handshake(zero_server.clone(), web_client.clone(), NodeId::ZERO).await);
-            assert!(!handshake(web_server.clone(), stranger_client, one).await);
-            // node 1 cannot pass for node 0
-            assert!(!handshake(web_server, zero_client, NodeId::ZERO).await);
-        });
-    }
-
-    #[test]
-    fn keys_are_made_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let nowhere = folder.path().join("nowhere");
-        let open =
-            || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
-        assert_eq!(open().ca_pem, open().ca_pem);
-    }
-
-    #[test]
-    fn keys_that_a_loss_of_power_emptied_are_made_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let nowhere = folder.path().join("nowhere");
-        let open =
-            || Pki::open(NodeId::ZERO, &nowhere, folder.path(), None, &Network::default()).unwrap();
-        let first = open();
-        for (damaged, is_ca) in
-            [("ca.key", true), ("ca.pem", true), ("node.key", false), ("node.pem", false)]
-        {
-            let before = open();
-            fs::write(folder.path().join("pki").join(damaged), "").unwrap();
-            let after = open();
-            assert_eq!(after.ca_pem != before.ca_pem, is_ca, "{damaged}");
-            after.tls().unwrap();
-            after.files(NodeId::new(1).unwrap(), &"web".parse().unwrap()).unwrap();
-        }
-        // each is whole, and they do not belong together
-        fs::write(folder.path().join("pki/ca.pem"), &first.ca_pem).unwrap();
-        assert_ne!(open().ca_pem, first.ca_pem);
-    }
-
-    #[test]
-    fn node_without_bundle_has_no_keys() {
-        let folder = tempfile::tempdir().unwrap();
-        let one = NodeId::new(1).unwrap();
-        let result = Pki::open(one, folder.path(), folder.path(), None, &Network::default());
-        assert!(matches!(result, Err(PkiError::NoBundle { .. })));
-    }
-}
+#[path = "pki_tests.rs"]
+mod tests;

@@ -3,31 +3,31 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use ipnet::Ipv4Net;
+use mint_api::Versions;
 use mint_node::config::ConfigError;
 use mint_node::specs::SpecError;
 use mint_node::{Bundle, Config, Host, KernelMachine, Machine, Nodes, SpecStore, SysHost};
 use mint_ops::{Folder, JournalError, Operations};
 use mint_sys::{Device, SysError};
 use mint_types::{NodeId, NodeState};
-use rustls::{ClientConfig, ServerConfig};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
 use crate::app::{App, Marks};
+use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
 use crate::peers::PeerClients;
-use crate::pki::{NoKeys, Pki};
+use crate::pki::{NoKeys, Pki, Place};
 use crate::restart::{Ordered, start_again};
 use crate::ssh::SshKeys;
 use crate::{events, identity, instance, metrics, network, operate, operations, server};
@@ -138,6 +138,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             config: Arc::new(config),
             root,
             bundle: options.bundle.clone(),
+            versions: Versions::OURS,
         };
         instance::await_end_of_another(&parts.root, &options.socket).await?;
         let started = parts.start().await?;
@@ -154,13 +155,15 @@ pub(crate) struct Parts {
     pub config: Arc<Config>,
     pub root: PathBuf,
     pub bundle: PathBuf,
+    /// Versions of the interface to peers.
+    pub versions: Versions,
 }
 
 /// A daemon that is ready to serve.
 pub(crate) struct Started {
     pub app: Arc<App>,
     pub router: Router,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Arc<Pki>>,
     /// Held as long as this daemon lives.
     lock: File,
 }
@@ -177,14 +180,16 @@ impl Parts {
         let state_dir = identity::state_dir(&self.root, &self.config.state.dir)
             .map_err(file_error(&self.config.state.dir))?;
         info!(node = %here, state = %state_dir.display(), "mintd {}", env!("CARGO_PKG_VERSION"));
-        let (bundle, tls) = self.keys(here, &state_dir);
-        let (server_tls, client_tls) = tls.map_or((None, None), |(s, c)| (Some(s), Some(c)));
+        let (bundle, pki) = self.keys(here, &state_dir);
         let peers = Arc::new(PeerClients {
-            tls: client_tls,
+            tls: pki.clone(),
+            versions: self.versions,
             network: self.config.network.clone(),
             move_timeout: Duration::from_millis(u64::from(self.config.wait.move_ms) * 2 + 5_000),
             runtime: tokio::runtime::Handle::current(),
             clients: Mutex::default(),
+            apart: Mutex::default(),
+            learned: Mutex::default(),
             known: Mutex::default(),
             heard: Mutex::default(),
         });
@@ -206,6 +211,7 @@ impl Parts {
             nodes: Arc::new(nodes),
             ops,
             events: EventLog::open(&run_dir.join("events.jsonl")),
+            audit: AuditLog::open(&state_dir),
             peers,
             specs,
             root: self.root,
@@ -221,7 +227,7 @@ impl Parts {
         app.marks().ssh_host_keys.insert(here, own_keys);
         operate::settle(&app).await;
         let router = server::router(app.clone());
-        Ok(Started { app, router, tls: server_tls, lock })
+        Ok(Started { app, router, tls: pki, lock })
     }
 
     /// What our starter told us counts more than mint.toml of our image.
@@ -239,12 +245,7 @@ impl Parts {
         Ok(())
     }
 
-    #[expect(clippy::type_complexity, reason = "used once")]
-    fn keys(
-        &self,
-        here: NodeId,
-        state_dir: &Path,
-    ) -> (Arc<dyn Bundle>, Option<(Arc<ServerConfig>, Arc<ClientConfig>)>) {
+    fn keys(&self, here: NodeId, state_dir: &Path) -> (Arc<dyn Bundle>, Option<Arc<Pki>>) {
         if !self.config.network.enabled {
             return (Arc::new(NoKeys(self.config.network.clone())), None);
         }
@@ -263,9 +264,16 @@ impl Parts {
         if let Some(Err(error)) = ssh.as_ref().map(|ssh| ssh.install(&self.root)) {
             warn!(%error, "ssh between nodes is not set up");
         }
-        let pki = Pki::open(here, &self.bundle, state_dir, ssh, &self.config.network);
-        match pki.and_then(|pki| pki.tls().map(|tls| (pki, tls))) {
-            Ok((pki, tls)) => (Arc::new(pki), Some(tls)),
+        let pki = Pki::open(Place {
+            bundle: &self.bundle,
+            state: state_dir,
+            ledger: self.machine.clone(),
+            network: &self.config.network,
+            ssh,
+            clock: Box::new(SystemTime::now),
+        });
+        match pki.map(Arc::new) {
+            Ok(pki) => (pki.clone(), Some(pki)),
             Err(error) => {
                 let error = mint_api::ErrorBody::from_error(mint_api::ErrorCode::Failed, &error);
                 warn!("peers are not served: {error}");
@@ -284,6 +292,7 @@ impl Started {
         tokio::spawn(crate::health::watch(app.clone()));
         if app.config.network.enabled {
             tokio::spawn(network_up(app.clone(), tls, router));
+            tokio::spawn(app.peers.clone().introduce(app.machine.clone()));
         }
         if !app.config.metrics.listen.is_empty() {
             tokio::spawn(metrics::serve(app.clone()));
@@ -348,15 +357,24 @@ pub(crate) fn listen(socket: &Path) -> Result<UnixListener, RunError> {
     if socket.exists() {
         std::fs::remove_file(socket).map_err(file_error(socket))?;
     }
-    let listener = UnixListener::bind(socket).map_err(file_error(socket))?;
-    // who may use it is root of the machine
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+    // root's from its first moment on: it gets its mode where nobody else can come, and
+    // then its name
+    let mut private = socket.as_os_str().to_owned();
+    private.push(format!(".{}", std::process::id()));
+    let private = PathBuf::from(private);
+    _ = std::fs::remove_dir_all(&private);
+    std::fs::DirBuilder::new().mode(0o700).create(&private).map_err(file_error(&private))?;
+    let made = private.join("socket");
+    let listener = UnixListener::bind(&made).map_err(file_error(&made))?;
+    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&made, socket))
+        .and_then(|()| std::fs::remove_dir(&private))
         .map_err(file_error(socket))?;
     Ok(listener)
 }
 
 /// Sets mint0 up and serves peers on it.
-async fn network_up(app: Arc<App>, tls: Option<Arc<ServerConfig>>, router: Router) {
+async fn network_up(app: Arc<App>, tls: Option<Arc<Pki>>, router: Router) {
     let setup = tokio::task::spawn_blocking({
         let app = app.clone();
         move || {
@@ -376,7 +394,7 @@ async fn network_up(app: Arc<App>, tls: Option<Arc<ServerConfig>>, router: Route
         match TcpListener::bind(address).await {
             Ok(listener) => {
                 info!(address = %address.0, port = address.1, "serving peers");
-                server::serve_tls(listener, TlsAcceptor::from(tls), router).await;
+                server::serve_tls(listener, tls, router).await;
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {

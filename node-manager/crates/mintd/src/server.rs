@@ -11,15 +11,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use axum::{Json, Router};
-use hyper::body::Incoming;
-use hyper::service::{Service, service_fn};
+use axum::{Extension, Json, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use mint_api::{
-    API_VERSION, ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, Moved,
-    OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest, Repaired, SpecReply,
-    StoppedAt, UPGRADE, openapi,
+    ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, Introduced,
+    Introductions, Moved, OrderedEnd, ROUTES, Releasable, ReleasableRequest, ReleaseRequest,
+    Repaired, SpecReply, StoppedAt, UPGRADE, openapi, tolerant,
 };
 use mint_node::{OpError, Stopped};
 use mint_types::{Asker, NodeId, NodeStatus};
@@ -33,8 +31,11 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::ending::op_error;
+use crate::gate::guard;
 use crate::peers::peer_error;
+use crate::pki::Pki;
 use crate::request::Request;
 use crate::{lines, loads, metrics, node0, operate, ssh, streams, views, vmcore};
 
@@ -46,7 +47,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 type Shared = State<Arc<App>>;
 
 /// An error as an answer.
-struct Failure(ErrorBody);
+pub(crate) struct Failure(ErrorBody);
 
 impl From<ErrorBody> for Failure {
     fn from(body: ErrorBody) -> Self {
@@ -58,7 +59,10 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = match self.0.code {
             _ if self.0.is_absent() => StatusCode::NOT_FOUND,
-            ErrorCode::PlanRefused | ErrorCode::Cancelled => StatusCode::CONFLICT,
+            ErrorCode::PlanRefused | ErrorCode::Cancelled | ErrorCode::VersionMismatch => {
+                StatusCode::CONFLICT
+            }
+            ErrorCode::NotAllowed => StatusCode::FORBIDDEN,
             ErrorCode::BadRequest | ErrorCode::ConfigBad => StatusCode::BAD_REQUEST,
             ErrorCode::MintdDown | ErrorCode::PeerUnreachable => StatusCode::BAD_GATEWAY,
             ErrorCode::StartTimeout => StatusCode::GATEWAY_TIMEOUT,
@@ -78,12 +82,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         let handler = handler.expect("server_serves_exactly_the_table tests that none is missing");
         router = router.route(route.path, handler);
     }
-    router
+    let router = router
         .fallback(|| async {
             Failure(ErrorBody::new(ErrorCode::NotFound, "there is no such path"))
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(app)
+        .with_state(app.clone());
+    guard(router, app)
 }
 
 /// What serves a route of the table.
@@ -227,6 +232,11 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
             app.marks().ordered.note(end.node, end.boots);
             Ok::<_, Failure>(Json(json!({})))
         }),
+        ("get", "/v1/local/introductions") => get(|State(app): Shared| async move {
+            let known = app.peers.tls.as_ref().map(|pki| pki.known()).unwrap_or_default();
+            Json(Introductions { known })
+        }),
+        ("post", "/v1/local/introductions") => post(introductions),
         ("get", "/v1/local/specs/{node}") => get(local_spec),
         _ => return None,
     })
@@ -235,7 +245,12 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
 /// A request's body; an empty one means the request with all defaults.
 fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Failure> {
     let text = if body.trim().is_empty() { "{}" } else { body };
-    serde_json::from_str(text).map_err(|error| {
+    // a peer may be newer and say more; a user who says more is mistaken
+    let parsed = match Caller::current() {
+        Some(Caller::Peer { .. }) => tolerant::from_slice(text.as_bytes()),
+        _ => serde_json::from_str(text),
+    };
+    parsed.map_err(|error| {
         Failure(ErrorBody::new(ErrorCode::BadRequest, format_args!("bad request: {error}")))
     })
 }
@@ -244,8 +259,10 @@ async fn hello(State(app): Shared) -> Json<Hello> {
     let status = app.machine.node(app.here).ok().flatten();
     Json(Hello {
         version: env!("CARGO_PKG_VERSION").into(),
-        api_version: API_VERSION,
+        api_version: app.peers.versions.newest,
+        api_oldest: app.peers.versions.oldest,
         node: app.here,
+        machine: app.peers.tls.as_ref().map(|pki| pki.here().machine),
         name: status.map_or_else(|| format!("node{}", app.here), |status| status.display_name()),
         ssh_host_keys: ssh::host_keys(&app.root, &app.bundle),
     })
@@ -291,6 +308,11 @@ async fn exec(
 ) -> Result<Response, Failure> {
     let node = resolve(&app, &node)?;
     if node.id == app.here {
+        if !app.config.exec.enabled {
+            let text = format!("{} runs no commands: exec is switched off there", node.label());
+            let hint = "exec.enabled of its mint.toml; or log in with ssh";
+            return Err(Failure(ErrorBody::new(ErrorCode::NotAllowed, text).hint(hint)));
+        }
         return upgraded(request, streams::exec);
     }
     if headers.contains_key(FORWARDED_HEADER) {
@@ -432,7 +454,11 @@ impl<S: Sync> FromRequestParts<S> for Who {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(parts.extensions.get().copied().unwrap_or(Asker::User(None))))
+        Ok(Self(match parts.extensions.get() {
+            Some(Caller::User { uid, .. }) => Asker::User(Some(*uid)),
+            Some(Caller::Peer { node }) => Asker::Peer(Some(*node)),
+            None => Asker::User(None),
+        }))
     }
 }
 
@@ -472,6 +498,18 @@ fn end_here(command: &[String]) -> Result<Json<Value>, Failure> {
     }
 }
 
+async fn introductions(State(app): Shared, body: String) -> Result<Json<Introduced>, Failure> {
+    let Introductions { known } = parse(&body)?;
+    let mut refused = Vec::new();
+    for introduction in known.into_iter().filter(|known| known.node != app.here) {
+        let node = introduction.node;
+        if let Some(Err(error)) = app.peers.tls.as_ref().map(|pki| pki.meet(introduction)) {
+            refused.push(format!("node {node}: {error}"));
+        }
+    }
+    Ok(Json(Introduced { refused }))
+}
+
 async fn local_spec(
     State(app): Shared,
     Path(node): Path<String>,
@@ -484,13 +522,9 @@ async fn local_spec(
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    who: Asker,
+    caller: Caller,
 ) {
-    let routes = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(who);
-        routes.call(request)
-    });
+    let service = TowerToHyperService::new(router.layer(Extension(caller)));
     let connection = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
@@ -503,17 +537,20 @@ async fn serve(
 pub(crate) async fn serve_unix(listener: UnixListener, router: Router) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let user = stream.peer_cred().ok().map(|user| user.uid());
-                tokio::spawn(serve(stream, router.clone(), Asker::User(user)));
-            }
+            Ok((stream, _)) => match stream.peer_cred() {
+                Ok(user) => {
+                    let caller = Caller::User { uid: user.uid(), pid: user.pid() };
+                    tokio::spawn(serve(stream, router.clone(), caller));
+                }
+                Err(error) => debug!(%error, "gone already"),
+            },
             Err(error) => accept_failed(&error).await,
         }
     }
 }
 
 /// Serves peers for ever.
-pub(crate) async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, router: Router) {
+pub(crate) async fn serve_tls(listener: TcpListener, pki: Arc<Pki>, router: Router) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -522,11 +559,15 @@ pub(crate) async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, rout
                 continue;
             }
         };
-        let (acceptor, router) = (acceptor.clone(), router.clone());
+        let (pki, router) = (pki.clone(), router.clone());
         tokio::spawn(async move {
             _ = stream.set_nodelay(true);
+            let acceptor = TlsAcceptor::from(pki.server());
             match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => serve(stream, router, Asker::Peer(None)).await,
+                Ok(Ok(stream)) => match pki.caller(stream.get_ref().1) {
+                    Some(caller) => serve(stream, router, caller).await,
+                    None => debug!("peer with a certificate that names no node"),
+                },
                 Ok(Err(error)) => debug!(%error, "peer turned away"),
                 Err(_) => debug!("peer did not finish its handshake"),
             }

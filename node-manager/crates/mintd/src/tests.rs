@@ -14,7 +14,7 @@ use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_frame,
 use mint_api::{
     AddRequest, ApplyRequest, ApplyResult, Client, ClientError, DeviceList, DoctorReport,
     ErrorBody, ErrorCode, EventView, Hello, Line, NodeDetail, NodeList, NodeResult, ROUTES,
-    RemoveRequest, StartRequest, WaitFor,
+    RemoveRequest, StartRequest, Versions, WaitFor,
 };
 use mint_node::fake::FakeMachine;
 use mint_node::{Config, kernel_image};
@@ -52,6 +52,7 @@ pub(crate) fn parts(folder: &Path, fake: &Arc<FakeMachine>) -> Parts {
         config: Arc::new(config),
         root: folder.to_owned(),
         bundle: folder.join("bundle"),
+        versions: Versions::OURS,
     }
 }
 
@@ -561,8 +562,7 @@ fn node_whose_end_a_peer_ordered_stays_down() {
         let mut request = web();
         request.spec.restart = RestartPolicy::Always;
         daemon.add(request).await.unwrap();
-        let end = json!({ "node": 1, "boots": 1 });
-        let _: Value = daemon.client.post("/v1/local/ordered", &end).await.unwrap();
+        daemon.app.marks().ordered.note(one, 1);
         daemon.fake.set_state(one, NodeState::Halted);
         crate::restart::start_again(daemon.app.clone(), one, NodeState::Halted).await;
         let node = mint_node::Machine::node(&*daemon.fake, one).unwrap().unwrap();
@@ -576,8 +576,7 @@ fn node_made_after_a_removed_one_of_its_id_is_started_again() {
         let one = NodeId::new(1).unwrap();
         let daemon = Daemon::start(FakeMachine::new()).await;
         // of the node that was here before: its first start was ended on request
-        let end = json!({ "node": 1, "boots": 1 });
-        let _: Value = daemon.client.post("/v1/local/ordered", &end).await.unwrap();
+        daemon.app.marks().ordered.note(one, 1);
         events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         let mut request = web();
         request.spec.restart = RestartPolicy::OnCrash;

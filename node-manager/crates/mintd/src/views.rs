@@ -92,7 +92,8 @@ pub(crate) fn node_view(
             view.mintd = "ok".into();
         } else if runs {
             let answers = peers.answers(view.id, view.boots, within).await;
-            view.mintd = if answers { "ok" } else { "no answer" }.into();
+            let silent = if peers.is_apart(view.id) { "other version" } else { "no answer" };
+            view.mintd = if answers { "ok" } else { silent }.into();
         } else if live {
             view.mintd = "no answer".into();
         }

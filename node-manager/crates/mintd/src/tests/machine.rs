@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use mint_api::Client;
+use mint_api::{Client, Versions};
 use mint_node::fake::FakeMachine;
 use mint_node::{Config, Host as _, Machine as _, kernel_image};
 use mint_sys::Event;
@@ -44,6 +44,13 @@ pub(super) struct Daemon {
     runtime: Option<Runtime>,
     /// That of the daemon; a successor waits for it.
     _lock: File,
+}
+
+impl Daemon {
+    /// Where it keeps its journal and the like.
+    pub fn state_dir(&self) -> PathBuf {
+        crate::identity::state_dir(&self.root, &self.app.config.state.dir).unwrap()
+    }
 }
 
 impl Drop for Daemon {
@@ -84,11 +91,16 @@ impl Machine {
 
     /// Starts a node's daemon, as its init would: with the bundle that it was loaded with.
     pub fn daemon(&self, node: u32) -> Daemon {
-        self.daemon_with(node, |_| {})
+        self.daemon_with(node, Versions::OURS, |_| {})
     }
 
-    /// The same, with other settings.
-    pub fn daemon_with(&self, node: u32, change: impl FnOnce(&mut Config)) -> Daemon {
+    /// The same, of another version, or with other settings.
+    pub fn daemon_with(
+        &self,
+        node: u32,
+        versions: Versions,
+        change: impl FnOnce(&mut Config),
+    ) -> Daemon {
         let root = self.root(node);
         for folder in ["etc", "proc", "run/mint"] {
             std::fs::create_dir_all(root.join(folder)).unwrap();
@@ -122,6 +134,7 @@ impl Machine {
                     config: Arc::new(config),
                     root,
                     bundle,
+                    versions,
                 };
                 let started = parts.start().await.unwrap();
                 let app = started.app.clone();

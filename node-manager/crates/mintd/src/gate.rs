@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What every request passes: who may ask for it, whether we understand each other,
+//! and that it is written down.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router, middleware};
+use mint_api::{ErrorBody, ErrorCode, VERSIONS_HEADER, Versions};
+
+use crate::app::App;
+use crate::caller::{CALLER, Caller};
+use crate::server::Failure;
+
+/// Paths for peers: about the node itself, and without the checks that a plan makes.
+const LOCAL: &str = "/v1/local/";
+/// Asked before the versions are known.
+const HELLO: &str = "/v1/hello";
+
+/// Puts the gate before all routes.
+pub(crate) fn guard(router: Router, app: Arc<App>) -> Router {
+    router.layer(middleware::from_fn_with_state(app, pass))
+}
+
+async fn pass(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let asked = is_audited(request.method(), path)
+        .then(|| app.audit.begin(&caller, request.method(), path));
+    let answer = match check(&app, &caller, path, request.headers()) {
+        Ok(()) => CALLER.scope(caller, next.run(request)).await,
+        Err(error) => Failure::from(error).into_response(),
+    };
+    match asked {
+        Some(asked) => asked.answered(answer),
+        None => answer,
+    }
+}
+
+/// What changes something, runs something, or gives a node's content away.
+fn is_audited(method: &Method, path: &str) -> bool {
+    let opens = ["/exec", "/console", "/vmcore", "/boot/kernel", "/boot/initrd"];
+    *method != Method::GET || opens.iter().any(|end| path.ends_with(end))
+}
+
+fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<(), ErrorBody> {
+    match caller {
+        Caller::User { .. } if path.starts_with(LOCAL) => {
+            let text = format!("{path} is for the daemons of other nodes only");
+            let error = ErrorBody::new(ErrorCode::NotAllowed, text);
+            Err(error.hint("mintctl does the same with all checks: mintctl --help"))
+        }
+        Caller::Peer { node } if path != HELLO => {
+            let theirs = match headers.get(VERSIONS_HEADER) {
+                // daemons from before ranges were told
+                None => Versions { oldest: 1, newest: 1 },
+                Some(text) => {
+                    text.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+                        ErrorBody::new(ErrorCode::BadRequest, "versions that cannot be read")
+                    })?
+                }
+            };
+            let ours = app.peers.versions;
+            ours.meet(theirs).map(drop).ok_or_else(|| {
+                let (from, here) = (format!("node {node}"), format!("node {}", app.here));
+                apart(&from, theirs, &here, ours)
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Two daemons have no version in common; each is named with its range.
+pub(crate) fn apart(one: &str, its: Versions, other: &str, others: Versions) -> ErrorBody {
+    let text = format!(
+        "mintd of {one} speaks versions {its} of the interface, mintd of {other} {others}: none \
+         in common"
+    );
+    let behind = if its.newest < others.newest { one } else { other };
+    ErrorBody::new(ErrorCode::VersionMismatch, text)
+        .hint(format_args!("update mintd in the image of {behind}, and restart it"))
+}
