@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_ops::fake::Fuse;
@@ -66,6 +67,36 @@ pub struct FakeMachine {
     state: Arc<Mutex<State>>,
     /// The node that it is seen from.
     here: u32,
+    /// When whoever uses this handle dies.
+    doom: Arc<Doom>,
+}
+
+/// After so many calls that change something the caller is dead: it never comes back from
+/// the next one, and does nothing more.
+#[derive(Default)]
+struct Doom {
+    calls_left: Mutex<Option<u32>>,
+    dead: AtomicBool,
+}
+
+impl Doom {
+    fn reached(&self) {
+        {
+            let mut left = self.calls_left.lock().expect("nothing panics in here");
+            match left.as_mut() {
+                None => return,
+                Some(0) => {}
+                Some(left) => {
+                    *left -= 1;
+                    return;
+                }
+            }
+        }
+        self.dead.store(true, Ordering::Relaxed);
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 fn errno(call: &'static str, subject: impl ToString, number: i32) -> SysError {
@@ -138,7 +169,7 @@ impl FakeMachine {
 
     /// The same machine, as another node sees it at the same time.
     pub fn also_from(&self, node: u32) -> Self {
-        Self { fuse: self.fuse.clone(), state: self.state.clone(), here: node }
+        Self { fuse: self.fuse.clone(), state: self.state.clone(), here: node, doom: Arc::default() }
     }
 
     /// Adds a running node that owns these.
@@ -191,7 +222,7 @@ impl FakeMachine {
     /// Another machine in the same state, without an end.
     pub fn fork(&self) -> Self {
         let state = Arc::new(Mutex::new(self.lock().clone()));
-        Self { fuse: Fuse::default(), state, here: self.here }
+        Self { fuse: Fuse::default(), state, here: self.here, doom: Arc::default() }
     }
 
     /// No call fails any more.
@@ -249,6 +280,16 @@ impl FakeMachine {
         lines.extend(state.nodes.values().map(|n| format!("{} {} {}", n.id, n.name, n.state)));
         lines.extend(state.drivers.iter().map(|(bdf, driver)| format!("{bdf} {driver}")));
         lines
+    }
+
+    /// Whoever uses this handle dies at the next call but so many that changes something.
+    pub fn die_after(&self, calls: u32) {
+        *self.doom.calls_left.lock().expect("nothing panics in here") = Some(calls);
+    }
+
+    /// Whether that has come to pass.
+    pub fn is_dead(&self) -> bool {
+        self.doom.dead.load(Ordering::Relaxed)
     }
 
     /// The initrd that a node was last loaded with, its bundle included.
@@ -375,6 +416,7 @@ impl Machine for FakeMachine {
 
     fn create(&self, id: NodeId, name: &str) -> Result<(), SysError> {
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         state.fault("create", &format!("node {id}"))?;
         if state.nodes.contains_key(&id) || state.nodes.values().any(|node| node.name == name) {
@@ -387,6 +429,7 @@ impl Machine for FakeMachine {
 
     fn destroy(&self, id: NodeId) -> Result<(), SysError> {
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         state.fault("destroy", &format!("node {id}"))?;
         if state.resources.values().any(|r| r.owner == Some(id)) || state.is_live(id) {
@@ -410,6 +453,7 @@ impl Machine for FakeMachine {
         };
         let bytes = initrd.map(read).unwrap_or_default();
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         state.fault("load", &format!("node {id}"))?;
         state.calls.push(format!("load {id} {cmdline}"));
@@ -436,6 +480,7 @@ impl Machine for FakeMachine {
 
     fn start(&self, id: NodeId) -> Result<(), SysError> {
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         state.fault("start", &format!("node {id}"))?;
         state.calls.push(format!("start {id}"));
@@ -464,6 +509,7 @@ impl Machine for FakeMachine {
 
     fn kill(&self, id: NodeId, boots: u32) -> Result<KillReport, SysError> {
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         state.fault("kill", &format!("node {id}"))?;
         state.calls.push(format!("kill {id}"));
@@ -492,6 +538,7 @@ impl Machine for FakeMachine {
     fn claim(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
         if !dry_run {
             self.fuse.act();
+            self.doom.reached();
         }
         let mut state = self.lock();
         if !dry_run && state.panics.take_if(|call| *call == format!("claim {key} {node}")).is_some()
@@ -523,6 +570,7 @@ impl Machine for FakeMachine {
     fn release(&self, key: ResourceKey, node: NodeId, dry_run: bool) -> Result<(), SysError> {
         if !dry_run {
             self.fuse.act();
+            self.doom.reached();
         }
         let mut state = self.lock();
         let here = self.here;
@@ -632,6 +680,7 @@ impl Host for FakeMachine {
 
     fn unbind(&self, bdf: Bdf) -> std::io::Result<()> {
         self.fuse.act();
+        self.doom.reached();
         let mut state = self.lock();
         if state.faults.contains(&format!("unbind {bdf}")) {
             return Err(std::io::Error::from_raw_os_error(EBUSY));
@@ -642,6 +691,7 @@ impl Host for FakeMachine {
 
     fn bind(&self, bdf: Bdf, driver: Option<&str>) -> std::io::Result<()> {
         self.fuse.act();
+        self.doom.reached();
         self.lock().drivers.insert(bdf, driver.unwrap_or("probed").into());
         Ok(())
     }

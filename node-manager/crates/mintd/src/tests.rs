@@ -3,6 +3,7 @@
 //! the kernel.
 
 mod machine;
+mod model;
 mod peers;
 
 use std::collections::BTreeSet;

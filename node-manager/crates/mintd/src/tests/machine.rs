@@ -39,6 +39,8 @@ pub(super) struct Machine {
 /// A node's daemon. It is killed when it is dropped.
 pub(super) struct Daemon {
     pub app: Arc<App>,
+    /// The machine as this daemon has it.
+    pub machine: Arc<FakeMachine>,
     pub client: Client,
     pub root: PathBuf,
     runtime: Option<Runtime>,
@@ -55,6 +57,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Daemon {
+    /// Kills it: nothing of it goes on.
+    pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -125,6 +134,7 @@ impl Machine {
             .unwrap();
         let machine = Arc::new(self.fake.also_from(node));
         let socket = root.join("run/mint/mintd.sock");
+        let seen = machine.clone();
         let starting = {
             let (root, socket) = (root.clone(), socket.clone());
             async move {
@@ -147,7 +157,8 @@ impl Machine {
         let (app, lock) =
             std::thread::scope(|scope| scope.spawn(|| handle.block_on(starting)).join().unwrap());
         runtime.spawn(kernel(app.clone(), self.fake.also_from(node), root.clone()));
-        Daemon { app, client: Client::unix(socket), root, runtime: Some(runtime), _lock: lock }
+        let client = Client::unix(socket);
+        Daemon { app, machine: seen, client, root, runtime: Some(runtime), _lock: lock }
     }
 
     /// A kernel that boots binds drivers to what it owns.

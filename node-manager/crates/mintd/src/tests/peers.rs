@@ -22,7 +22,7 @@ async fn operate<T: DeserializeOwned>(
 }
 
 /// Node 0 with its daemon adds node 1, whose daemon then starts.
-async fn two(machine: &Machine) -> (Daemon, Daemon) {
+pub(super) async fn two(machine: &Machine) -> (Daemon, Daemon) {
     let zero = machine.daemon(0);
     let mut request = web();
     request.wait = mint_api::WaitFor::Running;
@@ -36,7 +36,7 @@ async fn two(machine: &Machine) -> (Daemon, Daemon) {
 }
 
 /// Waits until one daemon reaches a peer's.
-async fn met(daemon: &Daemon, peer: u32) {
+pub(super) async fn met(daemon: &Daemon, peer: u32) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while daemon.app.peers.hello(id(peer), Duration::from_secs(3)).await.is_none() {
         assert!(Instant::now() < deadline, "node {peer} does not answer");
