@@ -169,7 +169,12 @@ impl FakeMachine {
 
     /// The same machine, as another node sees it at the same time.
     pub fn also_from(&self, node: u32) -> Self {
-        Self { fuse: self.fuse.clone(), state: self.state.clone(), here: node, doom: Arc::default() }
+        Self {
+            fuse: self.fuse.clone(),
+            state: self.state.clone(),
+            here: node,
+            doom: Arc::default(),
+        }
     }
 
     /// Adds a running node that owns these.
