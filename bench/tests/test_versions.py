@@ -6,8 +6,10 @@ import re
 import struct
 
 from rig import paths
-from rig.scribble import Area
+from rig.area import Area
+from rig.ledger import read_ledger
 from rig.machine import MachineConfig
+from rig.mintctl import Mintctl
 from rig.node import Node
 from rig.ram import Ram
 from rig.server import ONE, TWO, NodePlan, Server
@@ -49,8 +51,8 @@ def work_together(server: Server) -> None:
     """All three nodes' kernels are up, see the same ledger, and reach each other."""
     for node in (server.zero, server.one, server.two):
         server.wait_ready(node)
-    ledgers = {node.out("mintctl cpu list; mintctl memory list; mintctl device list") for node in (server.zero, server.one, server.two)}
-    assert len(ledgers) == 1, ledgers
+    seen = [read_ledger(Mintctl(node)) for node in (server.zero, server.one, server.two)]
+    assert [seen[0].difference(other) for other in seen] == [[]] * 3
     for node, peer in ((server.zero, 1), (server.one, 2), (server.two, 0)):
         text = node.out(f"ping -c 5 -i 0.2 -W 10 node{peer}")
         assert re.search(r"\b0% packet loss", text), text
