@@ -86,7 +86,7 @@ def test_newer_kernels_run_beside_an_older_node0(bare: Server):
         area = Area(bare.zero, ram)
         assert strides(area) == {"node": NODE_BYTES, "cpu": CPU_BYTES, "mem": MEM_BYTES, "pci": PCI_BYTES}
         before = area.read(*area.entries("node")[3])
-        bare.one.run(f"mintctl node add {' '.join(TWO.words())}", 240)
+        bare.one.run(f"mintctl node add {' '.join(TWO.words())} --from node0", 240)
         work_together(bare)
         assert bare.two.out("uname -r") == bare.zero.out("uname -r") != bare.one.out("uname -r")
         # nobody wrote behind a record's end
