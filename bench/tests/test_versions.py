@@ -6,7 +6,7 @@ import re
 import struct
 
 from rig import paths
-from rig.area import Area
+from rig.scribble import Area
 from rig.ledger import read_ledger
 from rig.machine import MachineConfig
 from rig.mintctl import Mintctl
