@@ -519,7 +519,8 @@ async fn local_spec(
     Ok(Json(SpecReply { spec: app.specs.get(&inventory, node.id) }))
 }
 
-async fn serve(
+/// Serves one connection.
+pub(crate) async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     caller: Caller,

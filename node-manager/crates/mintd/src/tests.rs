@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::run::Parts;
 use crate::{events, restart, server, streams};
 
@@ -35,6 +36,16 @@ pub(crate) struct Daemon {
     pub fake: Arc<FakeMachine>,
     pub app: Arc<App>,
     pub client: Client,
+    /// What another node's daemon asks with.
+    pub peer: Client,
+}
+
+/// As on mint0, without TLS: who comes here is node 2's daemon.
+async fn serve_peer(listener: UnixListener, router: axum::Router) {
+    let caller = Caller::Peer { node: NodeId::new(2).unwrap() };
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(server::serve(stream, router.clone(), caller.clone()));
+    }
 }
 
 /// A daemon's parts, with a folder for its root.
@@ -68,8 +79,11 @@ impl Daemon {
         let started = parts(folder.path(), &fake).start().await.unwrap();
         let socket = folder.path().join("mintd.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        tokio::spawn(server::serve_unix(listener, started.router));
-        Self { folder, fake, app: started.app, client: Client::unix(socket) }
+        tokio::spawn(server::serve_unix(listener, started.router.clone()));
+        let far = folder.path().join("peer.sock");
+        tokio::spawn(serve_peer(UnixListener::bind(&far).unwrap(), started.router));
+        let (client, peer) = (Client::unix(socket), Client::unix(far));
+        Self { folder, fake, app: started.app, client, peer }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -249,12 +263,12 @@ fn gift_with_a_driver_that_leads_elsewhere_is_not_taken() {
         };
         for driver in ["../../../../tmp/x", "", "a/b"] {
             let claimed: Result<Value, _> =
-                daemon.client.post("/v1/local/claim", &gift(driver)).await;
+                daemon.peer.post("/v1/local/claim", &gift(driver)).await;
             assert_eq!(body(claimed.unwrap_err()).code, ErrorCode::BadRequest, "{driver}");
         }
         assert_eq!(daemon.fake.ledger(), before);
         // a good one comes as far as the kernel, which says that it is not free
-        let claimed: Value = daemon.client.post("/v1/local/claim", &gift("nvme")).await.unwrap();
+        let claimed: Value = daemon.peer.post("/v1/local/claim", &gift("nvme")).await.unwrap();
         assert_eq!(claimed["stopped"]["at"], 0, "{claimed}");
     });
 }
@@ -628,7 +642,7 @@ fn node_of_another_daemon_is_not_started_again_by_an_old_description() {
         let node = mint_node::Machine::node(&*ours.fake, one).unwrap().unwrap();
         assert_eq!((node.state, node.boots), (end, 1));
         // nor is the old one told to anybody
-        let stale: mint_api::SpecReply = ours.client.get("/v1/local/specs/1").await.unwrap();
+        let stale: mint_api::SpecReply = ours.peer.get("/v1/local/specs/1").await.unwrap();
         assert_eq!(stale.spec, None);
         let kept = |daemon: &Daemon| {
             let (root, dir) = (&daemon.app.root, &daemon.app.config.state.dir);
@@ -669,7 +683,8 @@ fn node_without_a_description_is_started_with_default_images_only_if_asked_for()
         let default = json!({ "default_image": true });
         daemon.operate::<NodeResult>("/v1/nodes/web/start", &default).await.unwrap();
         let loads = format!("load 1 {}", daemon.app.config.node.cmdline);
-        assert_eq!(daemon.fake.calls(), [loads.as_str(), "start 1"]);
+        // the fake's cores come to the park loop only when somebody fetches them
+        assert_eq!(daemon.fake.calls(), ["kill 1", loads.as_str(), "start 1"]);
     });
 }
 
@@ -755,7 +770,7 @@ fn apply_starts_a_node_by_its_file_where_nobody_else_describes_it() {
         let request = json!({ "dir": dir, "wait": "running" });
         let result: ApplyResult = daemon.operate("/v1/apply", &request).await.unwrap();
         assert_eq!(result.nodes[0].result, "started", "{:?}", result.nodes[0].error);
-        assert_eq!(daemon.fake.calls(), ["load 1 of the file", "start 1"]);
+        assert_eq!(daemon.fake.calls(), ["kill 1", "load 1 of the file", "start 1"]);
     });
 }
 

@@ -202,7 +202,7 @@ fn others_go_on_beside_one_that_waits() {
         let list: NodeList = daemon.client.get("/v1/nodes").await.unwrap();
         assert_eq!(list.nodes.len(), 2, "reads wait for nobody");
         let keys = json!({ "keys": [ResourceKey::cpu(3), ResourceKey::cpu(4)] });
-        let asked: Value = daemon.client.post("/v1/local/releasable", &keys).await.unwrap();
+        let asked: Value = daemon.peer.post("/v1/local/releasable", &keys).await.unwrap();
         assert_eq!(asked["refusals"], json!([null, null]));
         drop(held);
         waits.await.unwrap().unwrap();
@@ -219,7 +219,7 @@ fn step_for_a_peer_is_refused_at_once_with_who_holds_the_resource() {
         let _locks = op.take(&BTreeSet::from([Lock::Resource(ResourceKey::cpu(3))])).unwrap();
         let release = async |cpu: u32| -> Value {
             let keys = json!({ "keys": [ResourceKey::cpu(cpu)] });
-            daemon.client.post("/v1/local/release", &keys).await.unwrap()
+            daemon.peer.post("/v1/local/release", &keys).await.unwrap()
         };
         let refused = release(3).await;
         let refusal = &refused["stopped"]["error"]["refusals"][0];
@@ -323,8 +323,11 @@ fn restart_that_died_in_the_middle_is_undone_or_finished() {
                 &[ResourceKey::cpu(4), ResourceKey::memory(39)],
             ));
             let ops = journal(folder.path(), 42);
-            let request =
-                StartRequest { wait: mint_api::WaitFor::Running, ..StartRequest::default() };
+            let request = StartRequest {
+                wait: mint_api::WaitFor::Running,
+                default_image: true,
+                ..StartRequest::default()
+            };
             let op = died_in(&ops, &Request::Restart("web".into(), request));
             op.begin(about(&fake.node(one()).unwrap().unwrap()), asked).unwrap();
             if ended {

@@ -45,7 +45,7 @@ pub(super) struct Daemon {
     pub root: PathBuf,
     runtime: Option<Runtime>,
     /// That of the daemon; a successor waits for it.
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl Daemon {
@@ -64,6 +64,7 @@ impl Drop for Daemon {
 impl Daemon {
     /// Kills it: nothing of it goes on.
     pub fn kill(&mut self) {
+        self.lock = None;
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -158,7 +159,7 @@ impl Machine {
             std::thread::scope(|scope| scope.spawn(|| handle.block_on(starting)).join().unwrap());
         runtime.spawn(kernel(app.clone(), self.fake.also_from(node), root.clone()));
         let client = Client::unix(socket);
-        Daemon { app, machine: seen, client, root, runtime: Some(runtime), _lock: lock }
+        Daemon { app, machine: seen, client, root, runtime: Some(runtime), lock: Some(lock) }
     }
 
     /// A kernel that boots binds drivers to what it owns.

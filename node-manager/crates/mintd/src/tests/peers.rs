@@ -276,7 +276,10 @@ async fn node_0_restarts(asked_there: bool) {
     // with its own command line and images, which node 1 had fetched
     let load = "load 0 root=/dev/vda0".to_owned();
     assert!(machine.fake.calls().contains(&load), "{:?}", machine.fake.calls());
-    let kept = std::fs::read(machine.root(1).join("run/mint/node0/kernel")).unwrap();
+    let folder = machine.root(1).join("run/mint/node0");
+    let spec: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("spec.json")).unwrap()).unwrap();
+    let kept = std::fs::read(spec["kernel"].as_str().unwrap()).unwrap();
     assert!(kept == mint_node::kernel_image::pretend_kernel());
 }
 
@@ -432,10 +435,10 @@ fn who_asked_for_what_is_written_down() {
             .filter(|line| line["path"] == "/v1/nodes/0/resize")
             .collect();
         assert_eq!(resizes.len(), 2, "{resizes:?}");
-        for (line, result) in resizes.iter().zip(["done", "plan_refused"]) {
+        for (line, (result, status)) in resizes.iter().zip([("done", 200), ("plan_refused", 409)]) {
             assert_eq!(line["caller"]["user"]["uid"], uid);
             assert_eq!(line["caller"]["user"]["pid"], std::process::id());
-            assert_eq!((&line["result"], &line["status"]), (&result.into(), &200.into()));
+            assert_eq!((&line["result"], &line["status"]), (&result.into(), &status.into()));
         }
         let there = audited(&one);
         let released = there.iter().find(|line| line["path"] == "/v1/local/release").unwrap();
