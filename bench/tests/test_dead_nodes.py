@@ -5,6 +5,7 @@ is taken from under one that still runs, and whoever died while it acted on anot
 import random
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from rig.faults import SPIN
-from rig.functions import interface_of
+from rig.functions import interface_of, let_master
 from rig.machine import MachineConfig
 from rig.ram import Ram, built_symbol, dead_place
 from rig.rawcalls import ABSENT, CRASHED, KILLED, LOADED, LOADING, NOT_PARKED, RUNNING, STARTING, STOPPED, Raw
@@ -22,6 +23,8 @@ from rig.wait import wait_until
 EBUSY, ENOENT, ESTALE = 16, 2, 116
 MIB = 1 << 20
 BLOCK_BYTES = 128 * MIB
+# MINT_NODE_NONE
+NOBODY = 0xFF
 # Linux's default, where no configuration says another one.
 PANIC_0 = "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd panic=0"
 # In its initrd: it needs no disk and no daemon to die.
@@ -226,6 +229,40 @@ def test_load_whose_node_died_is_taken_over(pair: Server):
     pair.wait_ready(pair.one)
 
 
+def test_release_and_start_of_a_node_exclude_each_other(pair: Server, request: pytest.FixtureRequest):
+    """Node 2 takes a block from node 3 while node 0 starts it: the node runs with all its memory, or it does not run.
+    Sooner or later by turns; each of the two has to be first at least once."""
+    rng = random.Random(request.config.getoption("--seed"))
+    plan = replace(SPARE, name="target", memory_mib=512, devices=(), more=("--no-start",))
+    pair.add(plan)
+    start, release = Raw(pair.zero), Raw(pair.two)
+    block = str(node_ram(pair, 3)[-1][0] // BLOCK_BYTES)
+    outcomes: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        pair.zero.run(load_command(3))
+        assert start("get", 3)["state"] == LOADED
+        early, late = (start, release) if number % 2 else (release, start)
+        words = {start: ("start", 3), release: ("release", "mem", block, 3)}
+        first = early.start(*words[early])
+        time.sleep(rng.uniform(0, 0.02))
+        second = late.start(*words[late])
+        answers = {early: Raw.end(first), late: Raw.end(second)}
+        owner = pair.ledger().resources["memory", block]
+        if answers[start]["errno"] == 0:
+            assert answers[release]["errno"] == EBUSY, answers
+            assert owner == ("owned", 3), owner
+            pair.wait_state(3, "running")
+            assert start("kill", 3) == {"errno": 0, "parked": 1, "cpus": 1, "fenced": 0}
+        else:
+            assert answers[release] == {"errno": 0, "reason": 0, "owner": NOBODY}
+            assert owner[0] == "free", owner
+            assert release("claim", "mem", block, 3)["errno"] == 0
+        outcomes["started" if answers[start]["errno"] == 0 else "released"] += 1
+    print(outcomes)
+    assert outcomes["started"] and outcomes["released"], outcomes
+    pair.mintctl("node", "remove", plan.name, "--force")
+
+
 def test_refused_load_leaves_the_dump(bare: Server):
     """An initrd that does not fit: the node is still crashed, and its memory can still be dumped."""
     raw = Raw(bare.zero)
@@ -250,11 +287,12 @@ def node_ram(server: Server, number: int) -> list[tuple[int, int]]:
 
 # Of a receive ring's 256 buffers, which a dead kernel does not fill up again.
 SOME_FRAMES, MANY_FRAMES = 16, 500
+INTEL = 0x8086
 
 
 def test_card_of_a_dead_node_does_not_write_over_its_next_image(bare: Server):
     """Broadcasts come in for the card of a crashed node, which has buffers left; once the node is loaded again
-    nothing in its memory changes any more."""
+    nothing in its memory changes any more, not even when a driver lets the card do DMA before it resets it."""
     plan = replace(ENDED, devices=(CARD2_E1000E,))
     raw = Raw(bare.zero)
     bare.add(plan)
@@ -272,9 +310,11 @@ def test_card_of_a_dead_node_does_not_write_over_its_next_image(bare: Server):
     wait_until("both cores to park", lambda: parked(bare, 1) == [True, True], 30)
     pieces = [start for base, size in node_ram(bare, 1) for start in range(base, base + size, MIB)]
 
-    def changed_by(ram: Ram, frames: int) -> int:
+    def changed_by(ram: Ram, frames: int, master: bool = False) -> int:
         before = [hash(ram.read(start, MIB)) for start in pieces]
         assert raw("flood", wire, frames)["sent"] == frames
+        if master:
+            let_master(bare.machine, CARD2_E1000E, INTEL)
         return sum(was != hash(ram.read(start, MIB)) for was, start in zip(before, pieces, strict=True))
 
     with Ram(bare.machine) as ram:
@@ -283,6 +323,7 @@ def test_card_of_a_dead_node_does_not_write_over_its_next_image(bare: Server):
         bare.zero.run(load_command(1))
         assert raw("get", 1)["state"] == LOADED
         assert changed_by(ram, MANY_FRAMES) == 0
+        assert changed_by(ram, MANY_FRAMES, master=True) == 0
     assert raw("start", 1)["errno"] == 0
     bare.wait_state(1, "running")
     bare.remove_all()

@@ -24,20 +24,22 @@ def nmis(node: Node) -> int:
 
 
 def test_machine_check_on_a_core_of_node1_ends_node1_alone(pair: Server):
-    """It panics, is reported as crashed with the reason, its memory is kept; nodes 0 and 2 hear nothing of it."""
+    """It panics, is reported as crashed with the reason, its memory is kept; nodes 0 and 2 hear nothing of it. So it
+    is with the next one on that core, which the first has left in the middle of its handler."""
     boots = {number: node["boots"] for number, node in pair.mintctl.nodes().items()}
     marks = {number: pair.node(number).console.mark() for number in (0, 2)}
-    machine_check(pair, ONE.cpus[-1])
-    pair.wait_state(1, "crashed")
-    assert "achine check" in pair.mintctl("node", "show", ONE.name)["node"]["reason"]
-    for number in (0, 2):
-        node = pair.node(number)
-        node.run("sync")
-        assert "ardware" not in node.console.text(marks[number])
-    now = pair.mintctl.nodes()
-    assert {number: now[number]["boots"] for number in (0, 2)} == {number: boots[number] for number in (0, 2)}
-    pair.mintctl("node", "start", ONE.name)
-    pair.wait_ready(pair.one)
+    for _time in range(2):
+        machine_check(pair, ONE.cpus[-1])
+        pair.wait_state(1, "crashed")
+        assert "achine check" in pair.mintctl("node", "show", ONE.name)["node"]["reason"]
+        for number in (0, 2):
+            node = pair.node(number)
+            node.run("sync")
+            assert "ardware" not in node.console.text(marks[number])
+        now = pair.mintctl.nodes()
+        assert {number: now[number]["boots"] for number in (0, 2)} == {number: boots[number] for number in (0, 2)}
+        pair.mintctl("node", "start", ONE.name)
+        pair.wait_ready(pair.one)
 
 
 def test_machine_check_on_a_parked_core_harms_nobody(bare: Server):
