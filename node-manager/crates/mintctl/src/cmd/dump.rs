@@ -209,25 +209,26 @@ mod tests {
 
     #[test]
     fn dump_is_its_owners_alone_also_over_a_file_that_was_everybodys() {
+        // without run(), which the other test's signal would end, too
         test(async |folder| {
             daemon(&folder.join("socket"), 8192);
             let (context, output) = (context(folder), folder.join("vmcore"));
-            assert_eq!(run(&context, "/", &output, false).await.unwrap(), 0);
+            assert_eq!(take(&context, "/", &output, false).await.unwrap(), 0);
             assert_eq!(mode(&output), 0o600);
             assert!(fs::read(&output).unwrap() == [7; 8192]);
             fs::write(&output, "old").unwrap();
             fs::set_permissions(&output, fs::Permissions::from_mode(0o644)).unwrap();
-            let error = run(&context, "/", &output, false).await.unwrap_err();
+            let error = take(&context, "/", &output, false).await.unwrap_err();
             let Failure::Error(error) = error else { panic!() };
             assert!(error.message.contains("--force writes over it"), "{error}");
             assert_eq!(fs::read(&output).unwrap(), b"old");
-            assert_eq!(run(&context, "/", &output, true).await.unwrap(), 0);
+            assert_eq!(take(&context, "/", &output, true).await.unwrap(), 0);
             assert_eq!(mode(&output), 0o600);
             assert!(fs::read(&output).unwrap() == [7; 8192]);
             assert_eq!(names(folder), ["socket", "vmcore"]);
             // what is no file is not replaced by one
             fs::create_dir(folder.join("folder")).unwrap();
-            assert!(run(&context, "/", &folder.join("folder"), true).await.is_err());
+            assert!(take(&context, "/", &folder.join("folder"), true).await.is_err());
         });
     }
 
