@@ -18,7 +18,12 @@ use crate::planner::refused_by_kernel;
 
 /// How long a rollback waits for a running peer whose daemon does not answer: what keeps it
 /// running starts it again after a second.
-const PEER_IS_BACK: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 20 });
+const PEER_IS_BACK: Duration = Duration::from_secs(match (cfg!(test), cfg!(feature = "fake")) {
+    (true, _) => 0,
+    // daemons on a fake machine are there again at once, or not at all
+    (false, true) => 1,
+    (false, false) => 20,
+});
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// One step failed.
@@ -37,6 +42,14 @@ pub enum StepError {
         node: NodeId,
         /// Whose it was.
         name: String,
+    },
+    /// Somebody else has it by now.
+    #[error("{key} is node {owner}'s by now")]
+    Taken {
+        /// What was to be claimed.
+        key: ResourceKey,
+        /// Who owns it.
+        owner: NodeId,
     },
     /// This node's kernel could not empty a memory block, which stays.
     #[error("{}", .0.message)]
@@ -233,8 +246,9 @@ impl Applier<'_> {
             if let Err(error) = self.ensure_patiently(&undo) {
                 warn!(%undo, %error, "cannot be taken back");
                 words.push(format!("{undo}: {error}"));
-                // a node that is gone does not come back: nothing to be repaired
-                if !matches!(error, StepError::Another { .. }) {
+                // neither a node that is gone nor what another one has comes back: nothing to
+                // be repaired
+                if !matches!(error, StepError::Another { .. } | StepError::Taken { .. }) {
                     left.insert(0, step.clone());
                 }
             }
@@ -299,6 +313,7 @@ impl Applier<'_> {
                     }
                     Ok(())
                 }
+                (ResState::Owned, Some(owner)) => Err(StepError::Taken { key: *key, owner }),
                 _ => self.step(step),
             },
             Step::Create { .. } => self.step(step),

@@ -348,6 +348,8 @@ fn undo_knows_a_node_by_its_name() {
     assert_eq!(left.len(), 2, "{left:?}");
     assert!(left[1].contains("node 1 is not web any more"), "{left:?}");
     assert_eq!(fake.ledger(), before);
+    // neither comes back: nothing is left to be repaired
+    assert_eq!(next.open(), Vec::new());
 }
 
 #[test]

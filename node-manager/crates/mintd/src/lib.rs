@@ -20,6 +20,7 @@ mod ending;
 mod events;
 mod facts;
 mod gate;
+mod heal;
 mod health;
 mod identity;
 mod instance;

@@ -30,7 +30,7 @@ use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki, Place};
 use crate::restart::{Ordered, start_again};
 use crate::ssh::SshKeys;
-use crate::{events, identity, instance, metrics, network, operate, operations, server};
+use crate::{events, heal, identity, instance, metrics, network, operate, operations, server};
 
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
@@ -290,6 +290,7 @@ impl Started {
         let Self { app, router, tls, lock } = self;
         tokio::spawn(server::serve_unix(listener, router.clone()));
         tokio::spawn(crate::health::watch(app.clone()));
+        tokio::spawn(heal::watch(app.clone()));
         if app.config.network.enabled {
             tokio::spawn(network_up(app.clone(), tls, router));
             tokio::spawn(app.peers.clone().introduce(app.machine.clone()));

@@ -62,6 +62,11 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
+    /// Whether it was.
+    pub fn is_killed(&self) -> bool {
+        self.runtime.is_none()
+    }
+
     /// Kills it: nothing of it goes on.
     pub fn kill(&mut self) {
         self.lock = None;
