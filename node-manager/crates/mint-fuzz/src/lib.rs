@@ -11,6 +11,8 @@
 //! It needs no special compiler. `MINT_FUZZ_S` says for how many seconds a target runs,
 //! `MINT_FUZZ_SEED` where to begin: a failure prints the seed that shows it at once.
 
+mod json;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -75,6 +77,24 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
 /// # Panics
 /// When `read` does; the seed to repeat it is printed.
 pub fn fuzz(target: &str, seeds: &[Vec<u8>], read: impl Fn(&[u8]) -> String) -> Tally {
+    fuzz_by(target, seeds, damaged, read)
+}
+
+/// The same with damage to the values of JSON: what comes of it is JSON always, and a
+/// reader gets to its fields.
+///
+/// # Panics
+/// When `read` does, or a seed is no JSON; the seed to repeat it is printed.
+pub fn fuzz_json(target: &str, seeds: &[Vec<u8>], read: impl Fn(&[u8]) -> String) -> Tally {
+    fuzz_by(target, seeds, json::damaged, read)
+}
+
+fn fuzz_by(
+    target: &str,
+    seeds: &[Vec<u8>],
+    damaged: impl Fn(&[Vec<u8>], u64) -> Vec<u8>,
+    read: impl Fn(&[u8]) -> String,
+) -> Tally {
     let first: u64 = setting("MINT_FUZZ_SEED", 1);
     let limit = Duration::from_secs_f64(setting("MINT_FUZZ_S", SECONDS));
     let mut tally = Tally::default();

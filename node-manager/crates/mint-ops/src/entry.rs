@@ -119,7 +119,10 @@ pub enum Unreadable {
 }
 
 /// An entry as it is written.
-pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
+///
+/// # Panics
+/// Never: an entry is plain data.
+pub fn encode(entry: &Entry) -> Vec<u8> {
     let file = File { version: FORMAT, operation: entry };
     let mut text = serde_json::to_vec_pretty(&file).expect("plain data is always JSON");
     text.push(b'\n');

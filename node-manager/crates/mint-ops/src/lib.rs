@@ -21,7 +21,7 @@ mod op;
 mod operations;
 mod store;
 
-pub use entry::{Entry, FORMAT, Intent, PROGRESS_KEPT, Unreadable, decode};
+pub use entry::{Entry, FORMAT, Intent, PROGRESS_KEPT, Unreadable, decode, encode};
 pub use follow::{Follower, News};
 pub use locks::{Held, Lock};
 pub use op::{Cancelled, End, Locks, Op};
