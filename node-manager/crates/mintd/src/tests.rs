@@ -9,7 +9,7 @@ mod peers;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_frame, write_json};
 use mint_api::{
@@ -370,7 +370,7 @@ fn command_goes_when_its_client_goes() {
 }
 
 /// Longer than any of these takes, however slow the machine.
-const STUCK: Duration = Duration::from_secs(120);
+pub(crate) const STUCK: Duration = Duration::from_secs(120);
 
 /// More than all pipes, sockets and queues on the way hold.
 const MANY_BYTES: usize = 32 << 20;
@@ -458,13 +458,11 @@ fn command_goes_when_its_client_goes_behind_input_that_nobody_reads() {
 }
 
 pub(crate) async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    let deadline = Instant::now() + STUCK;
+    while !condition() {
+        assert!(Instant::now() < deadline, "did not come true within {} s", STUCK.as_secs());
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("did not come true within 10 s");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::machine::{Daemon, Machine, id};
-use super::{body, test, until, web};
+use super::{STUCK, body, test, until, web};
 use crate::restart;
 
 async fn operate<T: DeserializeOwned>(
@@ -37,7 +37,7 @@ pub(super) async fn two(machine: &Machine) -> (Daemon, Daemon) {
 
 /// Waits until one daemon reaches a peer's.
 pub(super) async fn met(daemon: &Daemon, peer: u32) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + STUCK;
     while daemon.app.peers.hello(id(peer), Duration::from_secs(3)).await.is_none() {
         assert!(Instant::now() < deadline, "node {peer} does not answer");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -372,7 +372,7 @@ fn peer_that_accepts_and_says_nothing_is_given_up() {
         // its kernel takes connections, its daemon hangs
         let address = machine.address(1);
         let mut listener = None;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + STUCK;
         while listener.is_none() && Instant::now() < deadline {
             listener = tokio::net::TcpListener::bind(address).await.ok();
         }
@@ -500,7 +500,7 @@ fn daemons_without_a_version_in_common_say_so() {
         let one = machine.daemon_with(1, newer, |_| {});
         let before = machine.fake.ledger();
         let list = async || zero.client.get::<NodeList>("/v1/nodes").await.unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + STUCK;
         while list().await.nodes[1].mintd != "other version" {
             assert!(Instant::now() < deadline, "{:?}", list().await.nodes[1]);
             tokio::time::sleep(Duration::from_millis(50)).await;
