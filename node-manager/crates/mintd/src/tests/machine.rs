@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_api::{Client, Versions};
 use mint_node::fake::FakeMachine;
@@ -24,7 +24,9 @@ use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::events;
-use crate::run::{Parts, listen};
+use crate::run::{Parts, RunError, listen};
+
+use super::STUCK;
 
 /// How often the stand-ins of the kernels look.
 const LOOK: Duration = Duration::from_millis(2);
@@ -144,15 +146,27 @@ impl Machine {
         let starting = {
             let (root, socket) = (root.clone(), socket.clone());
             async move {
-                let parts = Parts {
-                    machine: machine.clone(),
-                    host: machine,
-                    config: Arc::new(config),
-                    root,
-                    bundle,
-                    versions,
+                let config = Arc::new(config);
+                let deadline = Instant::now() + STUCK;
+                let started = loop {
+                    let parts = Parts {
+                        machine: machine.clone(),
+                        host: machine.clone(),
+                        config: config.clone(),
+                        root: root.clone(),
+                        bundle: bundle.clone(),
+                        versions,
+                    };
+                    match parts.start().await {
+                        Ok(started) => break started,
+                        // a program that another test of this process is just starting has
+                        // all our files, up to its exec
+                        Err(RunError::Running { .. }) if Instant::now() < deadline => {
+                            tokio::time::sleep(LOOK).await;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
                 };
-                let started = parts.start().await.unwrap();
                 let app = started.app.clone();
                 _ = std::fs::remove_file(&socket);
                 (app, started.launch(listen(&socket).unwrap()))
