@@ -543,6 +543,10 @@ pub struct Introduction {
     pub start: u32,
     /// Its certificate, as PEM. Those that it makes later have the same key.
     pub certificate: String,
+    /// A node 0 whose state is in memory: its key ends with it, and who starts it again
+    /// gives it another one, as to any node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_key: bool,
 }
 
 impl Introduction {

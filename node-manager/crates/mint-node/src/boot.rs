@@ -43,16 +43,11 @@ impl Nodes {
             OpError::Boot { action, node: label.clone(), hint, left: Vec::new(), source }
         };
         let io_fault = |source: io::Error| fault("load", "", source.into());
-        // node 0 has its keys on its own disk
-        let archive = if node == NodeId::ZERO {
-            Vec::new()
-        } else {
-            let files = self
-                .bundle
-                .files(node, name)
-                .map_err(|error: BundleError| fault("load", "", error.into()))?;
-            bundle::archive(&files, initrd.bytes)
-        };
+        let files = self
+            .bundle
+            .files(node, name)
+            .map_err(|error: BundleError| fault("load", "", error.into()))?;
+        let archive = bundle::archive(&files, initrd.bytes);
         let mut image = (&initrd.file).take(initrd.bytes);
         let mut rest = archive.as_slice();
         let sealed = sealed_copy(&mut [&mut image, &mut rest]).map_err(io_fault)?;

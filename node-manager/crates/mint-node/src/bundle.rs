@@ -30,16 +30,20 @@ pub struct BundleError {
 
 /// Who makes bundles: mintd with its keys; tests without.
 pub trait Bundle: Send + Sync {
-    /// Files for that node, new ones at each start.
+    /// Files for that node, new ones at each start; none for one that has all on its own
+    /// disk.
     ///
     /// # Errors
     /// When a key cannot be made or signed.
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError>;
 }
 
-/// The archive with these files, all readable by root only. `before` bytes of
+/// The archive with these files, all readable by root only; nothing for no files. `before` bytes of
 /// initrd come before it, and the kernel wants archives at multiples of 4.
 pub fn archive(files: &[BundleFile], before: u64) -> Vec<u8> {
+    if files.is_empty() {
+        return Vec::new();
+    }
     let mut archive = Archive::new();
     let mut folders = vec![String::new()];
     archive.folder("mint", 0o700);

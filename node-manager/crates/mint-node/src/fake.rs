@@ -704,6 +704,9 @@ impl Host for FakeMachine {
 
 impl Bundle for FakeMachine {
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
+        if node == NodeId::ZERO {
+            return Ok(Vec::new());
+        }
         let data = format!("name = \"{name}\"\nid = {node}\n").into_bytes();
         Ok(vec![BundleFile { name: "node.toml".into(), data }])
     }

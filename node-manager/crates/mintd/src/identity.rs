@@ -27,6 +27,20 @@ pub(crate) fn state_dir(root: &Path, configured: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// What Mint's initrd wrote of the node's writable layer: `disk` or `tmpfs`.
+const UPPER: &str = "run/mint/upper";
+/// File systems in memory (linux/magic.h: `TMPFS_MAGIC`, `RAMFS_MAGIC`).
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether what is in that folder ends with this node.
+pub(crate) fn is_volatile(root: &Path, folder: &Path) -> bool {
+    // an overlay does not tell where its upper layer is
+    fs::read_to_string(root.join(UPPER)).is_ok_and(|upper| upper.trim() == "tmpfs")
+        || folder.starts_with(root.join("run"))
+        || rustix::fs::statfs(folder)
+            .is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|t| IN_MEMORY.contains(&t)))
+}
+
 fn usable(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
@@ -90,6 +104,21 @@ mod tests {
         assert!(text.contains("node1") && !text.contains("node0"), "{text}");
         write_section(&path, &[], 0o644).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "127.0.0.1 localhost\n::1 ip6\n");
+    }
+
+    #[test]
+    fn folder_that_ends_with_the_node_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("run/mint")).unwrap();
+        assert!(is_volatile(root, &root.join(VOLATILE_STATE)));
+        // of the file systems that every Linux has, one in memory and one that is not
+        assert!(is_volatile(root, Path::new("/dev/shm")));
+        assert!(!is_volatile(root, Path::new("/proc")));
+        fs::write(root.join(UPPER), "disk\n").unwrap();
+        assert!(!is_volatile(root, Path::new("/proc")));
+        fs::write(root.join(UPPER), "tmpfs\n").unwrap();
+        assert!(is_volatile(root, Path::new("/proc")));
     }
 
     #[test]

@@ -83,6 +83,20 @@ pub(crate) enum PkiError {
     /// The random numbers of this system are none.
     #[error("this system has no random numbers")]
     Random,
+    /// A node 0 that a peer started, whose keys went with its memory.
+    #[error(
+        "no keys in {} or {}: node 0 was started again by another node, its key went with its \
+         memory, and no node would believe a new one; it serves its own users only: restart the \
+         machine, and put [state] dir of mint.toml on a disk, or boot Mint's initrd, which \
+         brings the key that the starter made",
+        state.display(), bundle.display()
+    )]
+    Forgotten {
+        /// Where its own would be.
+        state: PathBuf,
+        /// Where its starter's would be.
+        bundle: PathBuf,
+    },
     /// A node other than 0 without a bundle.
     #[error(
         "no keys in {} (this node was not started by a mintd): it serves its own users only",
@@ -152,6 +166,8 @@ pub(crate) struct Pki {
     here: PeerId,
     key: KeyPair,
     folder: PathBuf,
+    /// The folder ends with this node.
+    volatile: bool,
     boot_id: u64,
     network: Network,
     ssh: Option<SshKeys>,
@@ -166,6 +182,8 @@ pub(crate) struct Pki {
 pub(crate) struct Place<'a> {
     pub bundle: &'a Path,
     pub state: &'a Path,
+    /// The state's folder ends with this node.
+    pub volatile: bool,
     pub ledger: Arc<dyn Machine>,
     pub network: &'a Network,
     pub ssh: Option<SshKeys>,
@@ -195,7 +213,15 @@ impl Pki {
         let told = facts.and_then(|facts| facts.machine).filter(|_| in_bundle.join(KEY).exists());
         let (machine, key_path) = match told {
             Some(machine) => (machine, in_bundle.join(KEY)),
-            None if info.node == NodeId::ZERO => own_keys(&folder)?,
+            None if info.node == NodeId::ZERO => {
+                // the machine's first kernel makes them, and its next ones have them
+                let started = place.ledger.node(info.node).ok().flatten();
+                let again = started.is_some_and(|node| node.boots > 1);
+                if again && !folder.join(KEY).exists() {
+                    return Err(PkiError::Forgotten { state: folder, bundle: in_bundle });
+                }
+                own_keys(&folder)?
+            }
             None => return Err(PkiError::NoBundle { path: in_bundle }),
         };
         let text = fs::read_to_string(&key_path).map_err(file_error(&key_path))?;
@@ -206,6 +232,7 @@ impl Pki {
             here,
             key,
             folder,
+            volatile: place.volatile,
             boot_id: info.boot_id,
             network: place.network.clone(),
             ssh: place.ssh,
@@ -312,9 +339,23 @@ impl Pki {
             node: self.here.node,
             start: self.boots(self.here.node).unwrap_or(0),
             certificate: state.own.certificate.clone(),
+            needs_key: self.needs_key(),
         };
         let others = state.known.values().map(|known| known.introduction.clone());
         std::iter::once(ourselves).chain(others).collect()
+    }
+
+    fn needs_key(&self) -> bool {
+        self.here.node == NodeId::ZERO && self.volatile
+    }
+
+    /// Whether a node that is started gets a key: all but a node 0 that has its own on a
+    /// disk. A new one for that one would make the old one worth nothing, and whether its
+    /// initrd brings it is not known.
+    fn gets_key(&self, node: NodeId) -> bool {
+        let id = PeerId { node, ..self.here };
+        let told = || self.lock().known.get(&id).is_some_and(|known| known.introduction.needs_key);
+        node != NodeId::ZERO || told()
     }
 
     fn boots(&self, node: NodeId) -> Result<u32, mint_sys::SysError> {
@@ -394,6 +435,7 @@ impl Pki {
             node,
             start: boots.saturating_add(1),
             certificate: certificate.pem(),
+            needs_key: node == NodeId::ZERO,
         };
         let tls = |error: NotBelieved| PkiError::Tls { of: id.to_string(), source: error.into() };
         let known = Known::read(introduction).map_err(tls)?;
@@ -516,6 +558,9 @@ fn own_keys(folder: &Path) -> Result<(MachineId, PathBuf), PkiError> {
 
 impl Bundle for Pki {
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
+        if !self.gets_key(node) {
+            return Ok(Vec::new());
+        }
         let key = self.make_node(node).map_err(|error| BundleError {
             what: "a key",
             node,
@@ -547,6 +592,9 @@ pub(crate) struct NoKeys(pub Network);
 
 impl Bundle for NoKeys {
     fn files(&self, node: NodeId, name: &NodeName) -> Result<Vec<BundleFile>, BundleError> {
+        if node == NodeId::ZERO {
+            return Ok(Vec::new());
+        }
         let (file, data) = NodeFacts::new(&self.0, node, name).file();
         Ok(vec![BundleFile { name: file, data }])
     }

@@ -24,12 +24,13 @@ impl Hand {
 
 struct Site {
     folder: tempfile::TempDir,
+    volatile: bool,
     fake: FakeMachine,
 }
 
 impl Site {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), fake: FakeMachine::new() }
+        Self { folder: tempfile::tempdir().unwrap(), volatile: false, fake: FakeMachine::new() }
     }
 
     fn open_at(&self, node: u32, hand: &Hand) -> Result<Pki, PkiError> {
@@ -38,6 +39,7 @@ impl Site {
         Pki::open(Place {
             bundle: &self.bundle(node),
             state: &state,
+            volatile: self.volatile,
             ledger: Arc::new(self.fake.also_from(node)),
             network: &Network::default(),
             ssh: None,
@@ -211,7 +213,8 @@ fn introductions_are_bounded_by_the_ledger() {
         let id = PeerId { node: id(node), ..zero.here };
         let key = KeyPair::generate().unwrap();
         let certificate = certificate(id, &key, SystemTime::now()).unwrap().pem();
-        Introduction { machine: id.machine, node: id.node, start, certificate }
+        let needs_key = false;
+        Introduction { machine: id.machine, node: id.node, start, certificate, needs_key }
     };
     let of = |pki: &Pki, node: u32| {
         pki.known().into_iter().find(|known| known.node == id(node)).unwrap()
@@ -297,4 +300,33 @@ fn node_without_bundle_has_no_keys() {
     let place = Site::new();
     let result = place.open_at(1, &Hand::now());
     assert!(matches!(result, Err(PkiError::NoBundle { .. })));
+}
+
+/// A key in a bundle that its initrd does not bring would cost it the one that it has.
+#[test]
+fn node_0_gets_a_key_only_if_its_own_ends_with_it() {
+    for volatile in [false, true] {
+        let place = Site { volatile, ..Site::new() };
+        let zero = place.open(0);
+        place.start(&zero, 1);
+        let one = place.open(1);
+        let files = one.files(NodeId::ZERO, &"node0".parse().unwrap()).unwrap();
+        assert_eq!(!files.is_empty(), volatile);
+    }
+}
+
+#[test]
+fn node_0_that_was_started_again_without_keys_makes_none_and_says_what_to_do() {
+    let place = Site { volatile: true, ..Site::new() };
+    place.open(0);
+    let state = place.folder.path().join("state0/pki");
+    fs::remove_dir_all(&state).unwrap();
+    place.fake.set_state(NodeId::ZERO, NodeState::Crashed);
+    let machine: &dyn Machine = &place.fake;
+    machine.load(NodeId::ZERO, &tempfile::tempfile().unwrap(), None, "").unwrap();
+    machine.start(NodeId::ZERO).unwrap();
+    let refused = place.open_at(0, &Hand::now()).err().expect("nobody would believe a new one");
+    assert!(matches!(&refused, PkiError::Forgotten { .. }), "{refused}");
+    assert!(refused.to_string().contains("put [state] dir of mint.toml on a disk"), "{refused}");
+    assert_eq!(fs::read_dir(state).unwrap().count(), 0);
 }

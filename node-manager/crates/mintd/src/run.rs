@@ -267,6 +267,7 @@ impl Parts {
         let pki = Pki::open(Place {
             bundle: &self.bundle,
             state: state_dir,
+            volatile: identity::is_volatile(&self.root, state_dir),
             ledger: self.machine.clone(),
             network: &self.config.network,
             ssh,

@@ -24,6 +24,10 @@ async fn operate<T: DeserializeOwned>(
 /// Node 0 with its daemon adds node 1, whose daemon then starts.
 pub(super) async fn two(machine: &Machine) -> (Daemon, Daemon) {
     let zero = machine.daemon(0);
+    with_web(machine, zero).await
+}
+
+async fn with_web(machine: &Machine, zero: Daemon) -> (Daemon, Daemon) {
     let mut request = web();
     request.wait = mint_api::WaitFor::Running;
     let added: NodeResult =
@@ -291,6 +295,43 @@ fn node_0_is_restarted_by_a_peer() {
 #[test]
 fn node_0_asks_a_peer_to_restart_it() {
     test(async || node_0_restarts(true).await);
+}
+
+/// Its state went with its memory: its starter gives it a key, and tells the others, as it
+/// does for any node.
+#[test]
+fn node_0_without_a_state_folder_on_disk_is_introduced_anew() {
+    test(async || {
+        let machine = Machine::new();
+        // nothing can be a folder there
+        let in_memory = |config: &mut mint_node::Config| config.state.dir = "/proc/cmdline".into();
+        let zero = machine.daemon_with(0, Versions::OURS, in_memory);
+        let (zero, one) = with_web(&machine, zero).await;
+        let request = json!({
+            "spec": {"name": "db", "cpus": "5", "memory": "512M@numa1", "from": ["node0"]},
+            "wait": "running",
+        });
+        operate::<NodeResult>(&zero.client, "/v1/nodes", request).await.unwrap();
+        let two = machine.daemon(2);
+        for (daemon, peer) in [(&two, 0), (&two, 1), (&one, 2)] {
+            met(daemon, peer).await;
+        }
+        let before = zero.app.peers.tls.as_ref().unwrap().here();
+        let client = one.client.clone();
+        let asked = tokio::spawn(async move {
+            operate::<NodeResult>(&client, "/v1/nodes/node0/restart", json!({})).await
+        });
+        until(|| machine.boots(0) == 2).await;
+        drop(zero);
+        std::fs::remove_dir_all(machine.root(0)).unwrap();
+        let zero = machine.daemon_with(0, Versions::OURS, in_memory);
+        let tls = zero.app.peers.tls.as_ref().expect("it has a key");
+        assert_eq!(tls.here(), before, "the machine is the same");
+        for (daemon, peer) in [(&zero, 1), (&zero, 2), (&one, 0), (&two, 0)] {
+            met(daemon, peer).await;
+        }
+        asked.await.unwrap().unwrap();
+    });
 }
 
 #[test]
