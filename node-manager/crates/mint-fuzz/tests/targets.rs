@@ -5,10 +5,10 @@ use std::io::Write;
 
 use mint_api::frame::{FRAME_BYTES_MAX, FrameKind, read_frame, write_frame};
 use mint_fuzz::{fuzz, fuzz_json};
-use mint_node::cpio::Archive;
-use mint_node::initrd::InitrdFault;
-use mint_node::kernel_image::ImageFault;
-use mint_node::{initrd, kernel_image};
+use mint_image::cpio::Archive;
+use mint_image::initrd::InitrdFault;
+use mint_image::kernel_image::ImageFault;
+use mint_image::{initrd, kernel_image};
 use mint_ops::{Entry, Intent, Unreadable, decode, encode};
 use mint_types::{Asker, NodeId, OperationId, OperationKind, OperationState, ResourceKey, Step};
 

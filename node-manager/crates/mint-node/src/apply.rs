@@ -11,10 +11,10 @@ use mint_types::{Bdf, Gift, Kind, NodeId, NodeStatus, Refusal, ResState, Resourc
 use tracing::{info, warn};
 
 use crate::describe::progress;
-use crate::host::Host;
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers, Stopped, in_turn};
 use crate::planner::refused_by_kernel;
+use mint_host::Host;
 
 /// How long a rollback waits for a running peer whose daemon does not answer: what keeps it
 /// running starts it again after a second.

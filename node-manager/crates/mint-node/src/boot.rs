@@ -9,10 +9,10 @@ use mint_sys::{SysError, errno_name, sealed_copy};
 use mint_types::{Kind, NodeId, NodeName, NodeSpec};
 use tracing::info;
 
-use crate::bundle::{self, BundleError};
 use crate::nodes::{Nodes, Progress, ms};
 use crate::outcome::{OpError, Times};
-use crate::{initrd, kernel_image};
+use mint_image::{BundleError, bundle};
+use mint_image::{initrd, kernel_image};
 
 impl Nodes {
     /// Checks and loads kernel and initrd with a new bundle, and starts them.

@@ -19,9 +19,9 @@ use mint_types::{
     PagesOfKind, ResState, Resource, ResourceFlags, ResourceKey,
 };
 
-use crate::bundle::{Bundle, BundleError, BundleFile};
-use crate::host::Host;
 use crate::machine::Machine;
+use mint_host::Host;
+use mint_image::{Bundle, BundleError, BundleFile};
 
 /// Size of the fake's memory blocks.
 pub const BLOCK_BYTES: u64 = 128 << 20;

@@ -11,20 +11,13 @@
 
 mod apply;
 mod boot;
-pub mod bundle;
 pub mod config;
-pub mod cpio;
 mod describe;
 pub mod doctor;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod files;
-pub mod host;
-mod image_file;
-pub mod initrd;
 pub mod inventory;
-pub mod kernel_image;
-mod load;
 pub mod machine;
 #[cfg(test)]
 mod model_tests;
@@ -33,7 +26,6 @@ mod nodes_fetch;
 mod nodes_repair;
 mod nodes_resize;
 mod outcome;
-mod pages;
 pub mod peers;
 mod planner;
 mod planner_memory;
@@ -43,10 +35,8 @@ pub mod specs;
 mod turn;
 
 pub use apply::ApplyError;
-pub use bundle::{Bundle, BundleError, BundleFile};
 pub use config::Config;
 pub use doctor::{Check, CheckStatus};
-pub use host::{Host, SysHost};
 pub use inventory::Inventory;
 pub use machine::{KernelMachine, Machine};
 pub use nodes::{Nodes, about, not_running};

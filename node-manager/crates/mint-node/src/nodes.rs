@@ -15,10 +15,8 @@ use mint_types::{
 use tracing::{info, info_span, warn};
 
 use crate::apply::{Applier, ApplyError, StepError};
-use crate::bundle::Bundle;
 use crate::config::Config;
 use crate::describe::{describe, progress};
-use crate::host::Host;
 use crate::inventory::Inventory;
 use crate::machine::Machine;
 use crate::outcome::{Done, GiveBack, OpError, Times};
@@ -26,6 +24,8 @@ use crate::peers::{Peers, Stopped, in_turn};
 use crate::planner::{Planner, busy, has_guests};
 use crate::specs::{SpecStore, no_description};
 use crate::turn::{Turn, held, locks_of};
+use mint_host::Host;
+use mint_image::Bundle;
 
 /// Whoever asked may have gone, and takes back what he knows of: no more behind his back.
 fn still(wanted: &dyn Fn() -> bool) -> Result<(), OpError> {

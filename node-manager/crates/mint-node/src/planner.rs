@@ -12,11 +12,11 @@ use mint_types::{
 };
 
 use crate::config::Config;
-use crate::host::Host;
 use crate::inventory::Inventory;
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers};
-use crate::{initrd, kernel_image};
+use mint_host::Host;
+use mint_image::{initrd, kernel_image};
 
 /// Resources that are asked for in one question, at least.
 const ASKED_AT_ONCE: usize = 64;

@@ -23,7 +23,7 @@ impl Images {
         let kernel = folder.path().join("bzImage");
         let initrd = folder.path().join("initrd");
         std::fs::write(&kernel, kernel_image::pretend_kernel()).unwrap();
-        std::fs::write(&initrd, crate::cpio::Archive::new().finish()).unwrap();
+        std::fs::write(&initrd, mint_image::cpio::Archive::new().finish()).unwrap();
         Self { _folder: folder, kernel, initrd }
     }
 

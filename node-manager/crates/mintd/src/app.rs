@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_api::{ErrorBody, ErrorCode};
-use mint_node::{Config, Host, Inventory, Machine, Nodes, OpError, SpecStore};
+use mint_host::Host;
+use mint_node::{Config, Inventory, Machine, Nodes, OpError, SpecStore};
 use mint_ops::{Op, Operations};
 use mint_types::{Asker, NodeId, OperationId};
 use tracing::{error, warn};

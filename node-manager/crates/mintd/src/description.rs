@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use mint_api::{ErrorBody, SpecReply, WaitFor};
-use mint_node::{Inventory, initrd, no_description};
+use mint_image::initrd;
+use mint_node::{Inventory, no_description};
 use mint_ops::Op;
 use mint_types::{Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
 use tokio::time::timeout;

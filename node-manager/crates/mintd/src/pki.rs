@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use mint_api::Introduction;
+use mint_image::{Bundle, BundleError, BundleFile};
+use mint_node::Machine;
 use mint_node::config::Network;
-use mint_node::{Bundle, BundleError, BundleFile, Machine};
 use mint_types::{MachineId, NodeId, NodeName, PeerId};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,

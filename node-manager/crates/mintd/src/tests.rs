@@ -17,8 +17,9 @@ use mint_api::{
     ErrorBody, ErrorCode, EventView, Hello, Line, NodeDetail, NodeList, NodeResult, ROUTES,
     RemoveRequest, StartRequest, Versions, WaitFor,
 };
+use mint_image::kernel_image;
+use mint_node::Config;
 use mint_node::fake::FakeMachine;
-use mint_node::{Config, kernel_image};
 use mint_sys::Event;
 use mint_types::{NodeId, NodeSpec, NodeState, RefusalCode, ResourceKey, RestartPolicy};
 use serde::de::DeserializeOwned;
@@ -57,7 +58,7 @@ pub(crate) fn parts(folder: &Path, fake: &Arc<FakeMachine>) -> Parts {
     config.network.enabled = false;
     config.ssh.manage = false;
     std::fs::write(&config.node.kernel, kernel_image::pretend_kernel()).unwrap();
-    std::fs::write(&config.node.initrd, mint_node::cpio::Archive::new().finish()).unwrap();
+    std::fs::write(&config.node.initrd, mint_image::cpio::Archive::new().finish()).unwrap();
     Parts {
         machine: fake.clone(),
         host: fake.clone(),
@@ -714,7 +715,7 @@ fn daemon_that_cannot_come_is_not_waited_for() {
         assert!(told.len() == 2 && told[0].contains("no disk or network card"), "{told:?}");
         let told = waits_for(&[disk], Some("console=hvc0 mint.root=initrd")).await;
         assert!(told.len() == 2 && told[1].contains("by mint.root=initrd"), "{told:?}");
-        let mut initrd = mint_node::cpio::Archive::new();
+        let mut initrd = mint_image::cpio::Archive::new();
         initrd.file("sbin/mintd", 0o755, b"x");
         std::fs::write(&daemon.app.config.node.initrd, initrd.finish()).unwrap();
         assert_eq!(waits_for(&[], None).await, Vec::<String>::new());

@@ -16,8 +16,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use mint_api::{Client, Versions};
+use mint_host::Host as _;
+use mint_image::kernel_image;
 use mint_node::fake::FakeMachine;
-use mint_node::{Config, Host as _, Machine as _, kernel_image};
+use mint_node::{Config, Machine as _};
 use mint_sys::Event;
 use mint_types::{Kind, NodeId, NodeState, ResourceKey};
 use tokio::runtime::Runtime;
@@ -102,7 +104,7 @@ impl Machine {
         config.ssh.manage = false;
         config.wait.start_s = 20;
         std::fs::write(&config.node.kernel, kernel_image::pretend_kernel()).unwrap();
-        std::fs::write(&config.node.initrd, mint_node::cpio::Archive::new().finish()).unwrap();
+        std::fs::write(&config.node.initrd, mint_image::cpio::Archive::new().finish()).unwrap();
         Self { fake, folder, config }
     }
 

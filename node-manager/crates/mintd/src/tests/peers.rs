@@ -284,7 +284,7 @@ async fn node_0_restarts(asked_there: bool) {
     let spec: Value =
         serde_json::from_slice(&std::fs::read(folder.join("spec.json")).unwrap()).unwrap();
     let kept = std::fs::read(spec["kernel"].as_str().unwrap()).unwrap();
-    assert!(kept == mint_node::kernel_image::pretend_kernel());
+    assert!(kept == mint_image::kernel_image::pretend_kernel());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mint_types::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};
 
-use crate::host::{SysHost, names};
+use crate::tree::{Tree, names};
 
 const PAGE_BYTES: u64 = 4096;
 const PAGE_KIB: u64 = PAGE_BYTES / 1024;
@@ -89,7 +89,7 @@ type Holder = (HolderKind, String, Option<u32>);
 
 /// Pages of one block that are in the way, and who was found to hold them.
 struct Census<'a> {
-    host: &'a SysHost,
+    tree: &'a Tree,
     first_pfn: u64,
     /// Of each page: whether it is in the way.
     wanted: Vec<bool>,
@@ -102,8 +102,8 @@ struct Census<'a> {
 const WAITING_KIB: u64 = 512;
 
 /// What of the block at `phys` its kernel cannot move, most first. None if it does not tell.
-pub(crate) fn immovable(host: &SysHost, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
-    let file = File::open(host.path("proc/kpageflags")).ok()?;
+pub(crate) fn immovable(tree: &Tree, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
+    let file = File::open(tree.path("proc/kpageflags")).ok()?;
     let first = phys.start / PAGE_BYTES;
     let flags = entries(&file, first, (phys.end / PAGE_BYTES).checked_sub(first)?).ok()?;
     let mut kinds = kinds_of(&flags);
@@ -126,18 +126,18 @@ fn kinds_of(flags: &[u64]) -> Vec<PagesOfKind> {
 
 /// What is in the block at `phys`; `timed_out`: see [`BlockPages`]. None if the
 /// kernel does not tell, or there is nothing any more.
-pub(crate) fn read(host: &SysHost, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
-    read_within(host, phys, timed_out, LOOK_WITHIN)
+pub(crate) fn read(tree: &Tree, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
+    read_within(tree, phys, timed_out, LOOK_WITHIN)
 }
 
 fn read_within(
-    host: &SysHost,
+    tree: &Tree,
     phys: Range<u64>,
     timed_out: bool,
     within: Duration,
 ) -> Option<BlockPages> {
     let (first_pfn, end_pfn) = (phys.start / PAGE_BYTES, phys.end / PAGE_BYTES);
-    let file = File::open(host.path("proc/kpageflags")).ok()?;
+    let file = File::open(tree.path("proc/kpageflags")).ok()?;
     // first of all: the block is in use again, and fills
     let flags = entries(&file, first_pfn, end_pfn.checked_sub(first_pfn)?).ok()?;
 
@@ -149,7 +149,7 @@ fn read_within(
     let is_wanted = |&flags: &u64| kind_of(flags).is_some_and(|kind| kind.is_in_the_way(timed_out));
     let wanted: Vec<bool> = flags.iter().map(is_wanted).collect();
     let mut census = Census {
-        host,
+        tree,
         first_pfn,
         mapped: vec![false; wanted.len()],
         wanted,
@@ -168,8 +168,8 @@ impl Census<'_> {
     /// time was over before the end.
     fn look_at_programs(&mut self, until: Instant) -> bool {
         let mut programs: Vec<(u64, String)> = Vec::new();
-        for pid in self.host.processes() {
-            let statm = self.host.read(&format!("proc/{pid}/statm"));
+        for pid in self.tree.processes() {
+            let statm = self.tree.read(&format!("proc/{pid}/statm"));
             let mut fields = statm.split_whitespace().map(|field| field.parse().unwrap_or(0));
             // kernel threads have no memory of their own
             if let (Some(size), Some(1..)) = (fields.next(), fields.next()) {
@@ -193,10 +193,10 @@ impl Census<'_> {
     /// its end. One that ends meanwhile has no more.
     fn pages_of(&self, pid: &str, until: Instant) -> (BTreeSet<usize>, bool) {
         let mut found = BTreeSet::new();
-        let Ok(file) = File::open(self.host.path(&format!("proc/{pid}/pagemap"))) else {
+        let Ok(file) = File::open(self.tree.path(format!("proc/{pid}/pagemap"))) else {
             return (found, true);
         };
-        for range in mapped_ranges(&self.host.read(&format!("proc/{pid}/maps"))) {
+        for range in mapped_ranges(&self.tree.read(&format!("proc/{pid}/maps"))) {
             let mut page = range.start / PAGE_BYTES;
             let end = range.end / PAGE_BYTES;
             while page < end {
@@ -225,13 +225,13 @@ impl Census<'_> {
     /// Of what no program was seen to map, the kernel may know for whom it is there.
     /// False when the time was over before the end.
     fn look_at_cgroups(&mut self, until: Instant) -> bool {
-        let root = self.host.path("sys/fs/cgroup");
+        let root = self.tree.path("sys/fs/cgroup");
         // the older interface has several trees, where one number may occur twice
         if !root.join("cgroup.controllers").exists() {
             return true;
         }
         let count = self.wanted.len() as u64;
-        let Ok(inodes) = File::open(self.host.path("proc/kpagecgroup"))
+        let Ok(inodes) = File::open(self.tree.path("proc/kpagecgroup"))
             .and_then(|file| entries(&file, self.first_pfn, count))
         else {
             return true;
@@ -274,26 +274,26 @@ impl Census<'_> {
     /// Cgroup and process of every guest.
     fn guests(&self) -> Vec<(String, String)> {
         let of = |pid: String| {
-            let text = self.host.read(&format!("proc/{pid}/cgroup"));
+            let text = self.tree.read(&format!("proc/{pid}/cgroup"));
             let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
             Some((path.to_owned(), pid))
         };
-        self.host.processes().into_iter().filter(|pid| self.is_guest(pid)).filter_map(of).collect()
+        self.tree.processes().into_iter().filter(|pid| self.is_guest(pid)).filter_map(of).collect()
     }
 
     fn is_guest(&self, pid: &str) -> bool {
-        let threads = names(&self.host.path(&format!("proc/{pid}/task")));
+        let threads = names(&self.tree.path(format!("proc/{pid}/task")));
         threads
             .iter()
-            .any(|thread| self.host.vcpu_of_thread(&format!("proc/{pid}/task/{thread}")).is_some())
+            .any(|thread| self.tree.vcpu_of_thread(&format!("proc/{pid}/task/{thread}")).is_some())
     }
 
     fn name(&self, pid: &str) -> Holder {
         let number = pid.parse().ok();
         if self.is_guest(pid) {
-            return (HolderKind::Guest, self.host.guest_name(pid), number);
+            return (HolderKind::Guest, self.tree.guest_name(pid), number);
         }
-        let name = self.host.read(&format!("proc/{pid}/comm"));
+        let name = self.tree.read(&format!("proc/{pid}/comm"));
         (HolderKind::Program, name.trim().to_owned(), number)
     }
 

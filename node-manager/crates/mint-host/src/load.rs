@@ -3,7 +3,7 @@
 
 use mint_types::{GuestLoad, Load};
 
-use crate::host::{SysHost, names};
+use crate::tree::{Tree, names};
 
 /// A tick of procfs's times: USER_HZ is 100 on x86.
 const TICK_MS: u64 = 10;
@@ -27,13 +27,13 @@ fn bytes_of(text: &str, name: &str) -> u64 {
 }
 
 /// Reads it all; what cannot be read counts as nothing.
-pub(crate) fn read(host: &SysHost) -> Load {
-    let stat = host.read("proc/stat");
+pub(crate) fn read(tree: &Tree) -> Load {
+    let stat = tree.read("proc/stat");
     let cpu = numbers(&stat, "cpu ");
     let total: u64 = cpu.iter().take(COUNTED).sum();
     let idle: u64 = IDLE.iter().filter_map(|&at| cpu.get(at)).sum();
-    let memory = host.read("proc/meminfo");
-    let uptime = host.read("proc/uptime");
+    let memory = tree.read("proc/meminfo");
+    let uptime = tree.read("proc/uptime");
     let (seconds, hundredths) =
         uptime.split_whitespace().next().and_then(|text| text.split_once('.')).unwrap_or_default();
     let parse = |text: &str| text.parse::<u64>().unwrap_or(0);
@@ -44,23 +44,23 @@ pub(crate) fn read(host: &SysHost) -> Load {
         memory_bytes: bytes_of(&memory, "MemTotal:"),
         memory_available_bytes: bytes_of(&memory, "MemAvailable:"),
         interrupts: numbers(&stat, "intr").first().copied().unwrap_or(0),
-        guests: guests(host),
+        guests: guests(tree),
     }
 }
 
 /// Every process with threads that QEMU calls vCPUs.
-fn guests(host: &SysHost) -> Vec<GuestLoad> {
+fn guests(tree: &Tree) -> Vec<GuestLoad> {
     let mut found = Vec::new();
-    for pid in host.processes() {
-        let threads = names(&host.path(&format!("proc/{pid}/task")));
+    for pid in tree.processes() {
+        let threads = names(&tree.path(format!("proc/{pid}/task")));
         let is_vcpu =
-            |thread: &&String| host.vcpu_of_thread(&format!("proc/{pid}/task/{thread}")).is_some();
+            |thread: &&String| tree.vcpu_of_thread(&format!("proc/{pid}/task/{thread}")).is_some();
         let vcpus = threads.iter().filter(is_vcpu).count();
         if vcpus == 0 {
             continue;
         }
         // utime and stime, counted from the end of the name, which may hold blanks
-        let stat = host.read(&format!("proc/{pid}/stat"));
+        let stat = tree.read(&format!("proc/{pid}/stat"));
         let fields: Vec<u64> = stat
             .rsplit_once(')')
             .map(|(_, rest)| rest.split_whitespace().map(|field| field.parse().unwrap_or(0)))
@@ -68,9 +68,9 @@ fn guests(host: &SysHost) -> Vec<GuestLoad> {
             .flatten()
             .collect();
         found.push(GuestLoad {
-            name: host.guest_name(&pid),
+            name: tree.guest_name(&pid),
             vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
-            memory_bytes: bytes_of(&host.read(&format!("proc/{pid}/status")), "VmRSS:"),
+            memory_bytes: bytes_of(&tree.read(&format!("proc/{pid}/status")), "VmRSS:"),
             cpu_ms: fields.iter().skip(11).take(2).sum::<u64>() * TICK_MS,
         });
     }
@@ -81,7 +81,6 @@ fn guests(host: &SysHost) -> Vec<GuestLoad> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
     use std::fs;
 
     #[test]
@@ -119,12 +118,12 @@ mod tests {
             interrupts: 4711,
             guests: vec![guest],
         };
-        assert_eq!(SysHost::new(root).load(), want);
+        assert_eq!(read(&Tree::new(root)), want);
     }
 
     #[test]
     fn nothing_to_read_is_nothing_used() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(SysHost::new(folder.path()).load(), Load::default());
+        assert_eq!(read(&Tree::new(folder.path())), Load::default());
     }
 }

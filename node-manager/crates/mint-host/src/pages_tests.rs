@@ -43,7 +43,7 @@ fn guest(root: &Path, pid: u32, name: &str, pfns: &[u64], cgroup: &str) {
     fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
 }
 
-fn look(host: &SysHost, pages: u64, timed_out: bool) -> Option<BlockPages> {
+fn look(host: &Tree, pages: u64, timed_out: bool) -> Option<BlockPages> {
     read(host, PHYS..PHYS + pages * PAGE_BYTES, timed_out)
 }
 
@@ -83,7 +83,7 @@ fn every_page_has_one_kind_or_is_free() {
 #[test]
 fn kernel_that_does_not_tell_is_no_fault() {
     let folder = tempfile::tempdir().unwrap();
-    let host = SysHost::new(folder.path());
+    let host = Tree::new(folder.path());
     assert_eq!(look(&host, 4, true), None);
     // a block that nobody uses any more
     put(&folder.path().join("proc/kpageflags"), 16, &[kpf::BUDDY; 4]);
@@ -103,7 +103,7 @@ fn programs_and_guests_that_map_pages_are_named() {
     process(root, 70, "hold", &[15, 16, 17, 18, 21, 24, 16]);
     guest(root, 8, "web", &[19, 20], "/");
     process(root, 9, "elsewhere", &[3, 4]);
-    let host = SysHost::new(root);
+    let host = Tree::new(root);
     let pages = look(&host, 8, true).unwrap();
     assert_eq!(kinds(&pages), [(PageKind::Programs, 20), (PageKind::Kernel, 4)]);
     assert_eq!(
@@ -121,7 +121,7 @@ fn what_could_have_moved_has_no_holder_when_the_kernel_gave_up_at_once() {
     put(&root.join("proc/kpageflags"), 16, &[user, user, kpf::SLAB, kpf::MMAP]);
     process(root, 70, "busy", &[16, 17]);
     process(root, 71, "driver", &[19]);
-    let pages = look(&SysHost::new(root), 4, false).unwrap();
+    let pages = look(&Tree::new(root), 4, false).unwrap();
     assert_eq!(
         kinds(&pages),
         [(PageKind::Programs, 8), (PageKind::Slab, 4), (PageKind::Kernel, 4)]
@@ -147,7 +147,7 @@ fn kernel_memory_is_its_cgroups_or_its_guests() {
     // two guests in one: neither can be named
     guest(root, 10, "one", &[], "/shared/one");
     guest(root, 11, "two", &[], "/shared/two");
-    let pages = look(&SysHost::new(root), 7, false).unwrap();
+    let pages = look(&Tree::new(root), 7, false).unwrap();
     assert_eq!(
         holders(&pages),
         [
@@ -166,7 +166,7 @@ fn time_that_is_over_is_told() {
     put(&root.join("proc/kpageflags"), 16, &[kpf::ANON | kpf::MMAP]);
     process(root, 70, "hold", &[16]);
     let range = PHYS..PHYS + PAGE_BYTES;
-    let pages = read_within(&SysHost::new(root), range, true, Duration::ZERO).unwrap();
+    let pages = read_within(&Tree::new(root), range, true, Duration::ZERO).unwrap();
     assert_eq!(kinds(&pages), [(PageKind::Programs, 4)]);
     assert!(pages.holders.is_empty() && !pages.complete);
 }
@@ -174,7 +174,7 @@ fn time_that_is_over_is_told() {
 #[test]
 fn block_of_movable_and_waiting_pages_can_go() {
     let folder = tempfile::tempdir().unwrap();
-    let host = SysHost::new(folder.path());
+    let host = Tree::new(folder.path());
     let block = |words: &[u64]| {
         put(&folder.path().join("proc/kpageflags"), PHYS / PAGE_BYTES, words);
         immovable(&host, PHYS..PHYS + words.len() as u64 * PAGE_BYTES)
@@ -193,5 +193,5 @@ fn block_of_movable_and_waiting_pages_can_go() {
 #[test]
 fn kernel_without_page_flags_tells_of_no_block() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(immovable(&SysHost::new(folder.path()), PHYS..PHYS + PAGE_BYTES), None);
+    assert_eq!(immovable(&Tree::new(folder.path()), PHYS..PHYS + PAGE_BYTES), None);
 }

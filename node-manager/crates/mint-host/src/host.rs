@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 use mint_types::{Bdf, BlockPages, Load, PagesOfKind, is_driver_name};
 
+use crate::tree::{Tree, names};
+use crate::{load, pages};
+
 /// What is said of a disk whose user cannot be named.
 const HELD: &str = "is held by a file system or another exclusive user";
 
@@ -49,13 +52,13 @@ const ONLINE_POLICY: &str = "sys/module/memory_hotplug/parameters/online_policy"
 /// The running system's trees.
 #[derive(Debug, Clone)]
 pub struct SysHost {
-    root: PathBuf,
+    tree: Tree,
 }
 
 impl SysHost {
     /// `root` is `/`, or a folder with a copy of the files in tests.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { tree: Tree::new(root) }
     }
 
     /// Has the kernel online memory as movable where the writer of a block's `state` leaves
@@ -66,56 +69,27 @@ impl SysHost {
     /// # Errors
     /// When the kernel has no such parameter or refuses.
     pub fn online_as_movable(&self) -> io::Result<()> {
-        self.write(&self.path(ONLINE_POLICY), "auto-movable")
+        self.write(&self.tree.path(ONLINE_POLICY), "auto-movable")
     }
 
     fn function(&self, bdf: Bdf) -> PathBuf {
-        self.root.join(format!("sys/bus/pci/devices/{bdf}"))
-    }
-
-    /// Below the root.
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    /// A file's text; none if it cannot be read.
-    pub(crate) fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.root.join(path)).unwrap_or_default()
-    }
-
-    /// Ids of all processes that run a program. A kernel's own threads, which are most of
-    /// what is there, have none.
-    pub(crate) fn processes(&self) -> Vec<String> {
-        let proc = self.root.join("proc");
-        let mut found = names(&proc);
-        found.retain(|name| {
-            name.bytes().all(|byte| byte.is_ascii_digit())
-                && fs::read_link(proc.join(name).join("exe")).is_ok()
-        });
-        found
-    }
-
-    /// Number of the vCPU that a thread is: QEMU calls them "CPU n/KVM".
-    pub(crate) fn vcpu_of_thread(&self, folder: &str) -> Option<String> {
-        let comm = self.read(&format!("{folder}/comm"));
-        let vcpu = comm.trim().strip_prefix("CPU ").and_then(|n| n.strip_suffix("/KVM"));
-        vcpu.map(str::to_owned)
+        self.tree.path(format!("sys/bus/pci/devices/{bdf}"))
     }
 
     /// Members of a class (`block`, `net`) whose device is this function.
     fn class_members(&self, class: &str, bdf: Bdf) -> Vec<String> {
         let component = bdf.to_string();
-        names(&self.root.join("sys/class").join(class))
+        names(&self.tree.path("sys/class").join(class))
             .into_iter()
             .filter(|name| {
-                fs::canonicalize(self.root.join("sys/class").join(class).join(name))
+                fs::canonicalize(self.tree.path("sys/class").join(class).join(name))
                     .is_ok_and(|path| path.iter().any(|part| part == component.as_str()))
             })
             .collect()
     }
 
     fn block_users(&self, disk: &str) -> Vec<String> {
-        let class = self.root.join("sys/class/block");
+        let class = self.tree.path("sys/class/block");
         let mut users = Vec::new();
         for holder in names(&class.join(disk).join("holders")) {
             let kind = if class.join(&holder).join("md").exists() {
@@ -129,7 +103,7 @@ impl SysHost {
         }
         let number = fs::read_to_string(class.join(disk).join("dev")).unwrap_or_default();
         let number = number.trim();
-        for line in self.read("proc/self/mountinfo").lines() {
+        for line in self.tree.read("proc/self/mountinfo").lines() {
             let fields: Vec<&str> = line.split(' ').collect();
             if let [_, _, device, _, place, ..] = fields[..] {
                 if !number.is_empty() && device == number {
@@ -142,7 +116,11 @@ impl SysHost {
             }
         }
         let node = format!("/dev/{disk}");
-        if self.read("proc/swaps").lines().any(|line| line.split_whitespace().next() == Some(&node))
+        if self
+            .tree
+            .read("proc/swaps")
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some(&node))
         {
             users.push(format!("{disk} is swap space"));
         }
@@ -160,19 +138,20 @@ impl SysHost {
         OpenOptions::new()
             .read(true)
             .custom_flags(O_EXCL)
-            .open(self.root.join("dev").join(disk))
+            .open(self.tree.path("dev").join(disk))
             .is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
     }
 
     fn default_route_interfaces(&self) -> BTreeSet<String> {
-        let (ipv4, ipv6) = (self.read("proc/net/route"), self.read("proc/net/ipv6_route"));
+        let (ipv4, ipv6) =
+            (self.tree.read("proc/net/route"), self.tree.read("proc/net/ipv6_route"));
         mint_types::default_route_interfaces(&ipv4, &ipv6)
     }
 
     /// Linux's number on this node of the core with that APIC id.
     fn linux_cpu(&self, apic_id: u32) -> Option<u32> {
         let mut processor = None;
-        for line in self.read("proc/cpuinfo").lines() {
+        for line in self.tree.read("proc/cpuinfo").lines() {
             let (key, value) = line.split_once(':').unwrap_or_default();
             match (key.trim_end(), value.trim().parse().ok()) {
                 ("processor", number) => processor = number,
@@ -183,31 +162,9 @@ impl SysHost {
         None
     }
 
-    /// The name that QEMU was given for its guest; else its process id.
-    pub(crate) fn guest_name(&self, pid: &str) -> String {
-        let line = self.read(&format!("proc/{pid}/cmdline"));
-        let mut words = line.split('\0').skip_while(|&word| word != "-name").skip(1);
-        let name = words.next().and_then(|value| {
-            let first = value.split(',').next()?;
-            Some(first.strip_prefix("guest=").unwrap_or(first).to_owned())
-        });
-        name.unwrap_or_else(|| format!("of process {pid}"))
-    }
-
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         fs::write(path, text)
     }
-}
-
-/// Names in a folder, sorted; none if it is not there.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
 }
 
 impl Host for SysHost {
@@ -231,7 +188,7 @@ impl Host for SysHost {
             if routes.contains(&interface) {
                 users.push(format!("{interface} carries the default route"));
             }
-            let master = self.root.join("sys/class/net").join(&interface).join("master");
+            let master = self.tree.path("sys/class/net").join(&interface).join("master");
             if let Some(bridge) = fs::read_link(master)
                 .ok()
                 .and_then(|target| target.file_name()?.to_str().map(str::to_owned))
@@ -264,30 +221,30 @@ impl Host for SysHost {
     }
 
     fn is_movable(&self, block: u32) -> bool {
-        let zones = self.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
+        let zones = self.tree.read(&format!("sys/devices/system/memory/memory{block}/valid_zones"));
         zones.split_whitespace().next() == Some("Movable")
     }
 
     fn immovable(&self, phys: Range<u64>) -> Option<Vec<PagesOfKind>> {
-        crate::pages::immovable(self, phys)
+        pages::immovable(&self.tree, phys)
     }
 
     fn block_pages(&self, phys: Range<u64>, timed_out: bool) -> Option<BlockPages> {
-        crate::pages::read(self, phys, timed_out)
+        pages::read(&self.tree, phys, timed_out)
     }
 
     fn pinned_vcpus(&self, apic_id: u32) -> Vec<String> {
         let Some(cpu) = self.linux_cpu(apic_id) else { return Vec::new() };
         let mut pinned = Vec::new();
-        for pid in self.processes() {
-            for thread in names(&self.root.join(format!("proc/{pid}/task"))) {
+        for pid in self.tree.processes() {
+            for thread in names(&self.tree.path(format!("proc/{pid}/task"))) {
                 let path = format!("proc/{pid}/task/{thread}");
-                let Some(vcpu) = self.vcpu_of_thread(&path) else { continue };
-                let status = self.read(&format!("{path}/status"));
+                let Some(vcpu) = self.tree.vcpu_of_thread(&path) else { continue };
+                let status = self.tree.read(&format!("{path}/status"));
                 let allowed =
                     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
                 if allowed.is_some_and(|list| list.trim() == cpu.to_string()) {
-                    pinned.push(format!("vCPU {vcpu} of guest {}", self.guest_name(&pid)));
+                    pinned.push(format!("vCPU {vcpu} of guest {}", self.tree.guest_name(&pid)));
                 }
             }
         }
@@ -295,7 +252,7 @@ impl Host for SysHost {
     }
 
     fn load(&self) -> Load {
-        crate::load::read(self)
+        load::read(&self.tree)
     }
 
     fn unbind(&self, bdf: Bdf) -> io::Result<()> {
@@ -314,8 +271,8 @@ impl Host for SysHost {
                 let why = format!("{driver:?} is no name of a driver");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
-            Some(driver) => self.root.join(format!("sys/bus/pci/drivers/{driver}/bind")),
-            None => self.root.join("sys/bus/pci/drivers_probe"),
+            Some(driver) => self.tree.path(format!("sys/bus/pci/drivers/{driver}/bind")),
+            None => self.tree.path("sys/bus/pci/drivers_probe"),
         };
         match self.write(&file, &bdf.to_string()) {
             // somebody was quicker: the kernel probes what it adds
