@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `/dev/mint`.
 
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
@@ -9,13 +8,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use mint_types::{
-    Kind, MachineInfo, NodeId, NodeState, NodeStatus, RefusalCode, Resource, ResourceKey,
-};
+use mint_types::{Kind, MachineInfo, NodeId, NodeState, NodeStatus, Resource, ResourceKey};
 
 use crate::convert::{kind_number, node_id, node_state, node_status, resource};
 use crate::deadline::Deadline;
-use crate::error::{SysError, errno_name};
+use crate::error::{MoveFailure, REASON_TIMEOUT, SysError};
 use crate::uapi;
 
 /// Entries asked for at a time; a machine with more gives them in several calls.
@@ -27,84 +24,8 @@ pub struct Device {
     file: File,
 }
 
-/// Why the kernel did not move a resource.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MoveFailure {
-    /// What the call returned.
-    pub errno: i32,
-    /// The kernel's reason, `enum mint_refusal`.
-    pub reason: u32,
-    /// Who owns the resource now.
-    pub owner: Option<NodeId>,
-}
-
 /// `MINT_TIMEOUT_MS_DEFAULT`: what a move may take if it is not said.
 const MOVE_MS: u32 = 10_000;
-/// `MINT_REFUSE_UNMOVABLE`.
-const REASON_UNMOVABLE: u32 = 5;
-/// `MINT_REFUSE_TIMEOUT`.
-const REASON_TIMEOUT: u32 = 10;
-
-impl MoveFailure {
-    /// What it means, in words.
-    pub fn describe(&self) -> &'static str {
-        match self.reason {
-            1 => "there is no such resource",
-            2 => "another node owns it",
-            3 => "it is free where an owned one is wanted, or is being moved",
-            4 => "it is the last or the boot core of a running node",
-            REASON_UNMOVABLE => "the memory holds pages that cannot be migrated",
-            6 => "a driver is bound to it",
-            7 => "it is a bridge or part of the platform",
-            8 => "it needs a legacy interrupt line (no MSI)",
-            9 => "its owner runs: only that node's kernel can give it up",
-            REASON_TIMEOUT => "it took too long",
-            11 => "the dead node's core is not in the park loop",
-            12 => "the function would not be quiet",
-            13 => "virtual functions of it are with other nodes",
-            14 => "an IOMMU is on between it and memory, and only node 0 can set that up",
-            15 => "its interrupts are remapped, and only node 0 can set that up",
-            16 => "the machine has cores with APIC ids over 254, which its interrupts cannot name",
-            _ => "the kernel gave no reason",
-        }
-    }
-
-    /// Whether its time was over before it was done.
-    pub fn timed_out(&self) -> bool {
-        self.reason == REASON_TIMEOUT
-    }
-
-    /// The refusal's stable code.
-    pub fn code(&self, kind: Kind) -> RefusalCode {
-        match (kind, self.reason) {
-            (Kind::Cpu, 1) => RefusalCode::CpuAbsent,
-            (Kind::Memory, 1) => RefusalCode::MemoryAbsent,
-            (Kind::Device, 1) => RefusalCode::DeviceAbsent,
-            (Kind::Cpu, 2) => RefusalCode::CpuOwned,
-            (Kind::Device, 2) => RefusalCode::DeviceOwned,
-            (Kind::Memory, REASON_UNMOVABLE | REASON_TIMEOUT) => RefusalCode::MemoryBusy,
-            (_, 4) => RefusalCode::CpuLast,
-            (_, 6) => RefusalCode::DeviceBusy,
-            (_, 7) => RefusalCode::DeviceBridge,
-            (_, 8) => RefusalCode::DeviceNoMsi,
-            (_, 9) => RefusalCode::NodeRunning,
-            (_, 13) => RefusalCode::DeviceLent,
-            (_, 14..=16) => RefusalCode::DeviceIommu,
-            _ => RefusalCode::KernelRefused,
-        }
-    }
-}
-
-impl fmt::Display for MoveFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.describe(), errno_name(self.errno))?;
-        match self.owner {
-            Some(owner) => write!(f, "; node {owner} owns it now"),
-            None => f.write_str("; nobody owns it now"),
-        }
-    }
-}
-
 /// How a kill ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KillReport {

@@ -17,8 +17,8 @@ mod process;
 mod reboot;
 pub mod uapi;
 
-pub use device::{ConsoleChunk, Device, Event, KillReport, MoveFailure};
-pub use error::{SysError, errno_name};
+pub use device::{ConsoleChunk, Device, Event, KillReport};
+pub use error::{MoveFailure, SysError, errno_name};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
 pub use process::kill_process_group;
