@@ -17,10 +17,10 @@ pub mod doctor;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod files;
+mod for_peers;
 pub mod inventory;
+mod lifecycle;
 pub mod machine;
-#[cfg(test)]
-mod model_tests;
 mod nodes;
 mod nodes_fetch;
 mod nodes_repair;
@@ -44,3 +44,6 @@ pub use outcome::{Done, GiveBack, OpError, Times};
 pub use peers::{PeerError, Peers, Stopped};
 pub use settle::Settled;
 pub use specs::{SpecStore, no_description};
+
+#[cfg(test)]
+mod tests;
