@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What all handlers share.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,10 +15,9 @@ use tracing::{error, warn};
 use crate::audit::AuditLog;
 use crate::ending::{op_error, value};
 use crate::events::EventLog;
-use crate::health::Health;
+use crate::marks::Marks;
 use crate::peers::PeerClients;
 use crate::request::Request;
-use crate::restart::{Ordered, Restarts};
 
 /// Shared by all tasks.
 pub(crate) struct App {
@@ -43,28 +41,6 @@ pub(crate) struct App {
     pub marks: Mutex<Marks>,
     /// The daemon ends: threads that wait for the kernel do so, too.
     pub ending: AtomicBool,
-}
-
-/// What is known of nodes beside the ledger.
-#[derive(Default)]
-pub(crate) struct Marks {
-    /// How those are that run and are not well.
-    pub health: BTreeMap<NodeId, Health>,
-    /// Ends that somebody asked for.
-    pub ordered: Ordered,
-    /// Starts of nodes that ended by themselves.
-    pub restarts: Restarts,
-    /// Names as last seen: one that was removed has none any more.
-    pub names: BTreeMap<NodeId, String>,
-    /// Public host keys of their ssh servers.
-    pub ssh_host_keys: BTreeMap<NodeId, Vec<String>>,
-}
-
-impl Marks {
-    /// How a node is that runs.
-    pub fn health_of(&self, node: NodeId) -> Health {
-        self.health.get(&node).copied().unwrap_or(Health::Ok)
-    }
 }
 
 impl App {

@@ -13,7 +13,8 @@ use mint_api::{ErrorBody, ErrorCode, VERSIONS_HEADER, Versions};
 
 use crate::app::App;
 use crate::caller::{CALLER, Caller};
-use crate::server::Failure;
+use crate::failure::Failure;
+use crate::peers::apart;
 
 /// Paths for peers: about the node itself, and without the checks that a plan makes.
 const LOCAL: &str = "/v1/local/";
@@ -75,15 +76,4 @@ fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<
         }
         _ => Ok(()),
     }
-}
-
-/// Two daemons have no version in common; each is named with its range.
-pub(crate) fn apart(one: &str, its: Versions, other: &str, others: Versions) -> ErrorBody {
-    let text = format!(
-        "mintd of {one} speaks versions {its} of the interface, mintd of {other} {others}: none \
-         in common"
-    );
-    let behind = if its.newest < others.newest { one } else { other };
-    ErrorBody::new(ErrorCode::VersionMismatch, text)
-        .hint(format_args!("update mintd in the image of {behind}, and restart it"))
 }

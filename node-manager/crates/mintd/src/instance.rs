@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::run::{RunError, file_error};
+use crate::run_error::{RunError, file_error};
 
 /// A daemon that was killed in a call to the kernel holds its lock until that call ends.
 const DYING_WITHIN: Duration = Duration::from_secs(30);

@@ -20,7 +20,6 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use crate::gate::apart;
 use crate::pki::Pki;
 
 /// For a kernel to accept a connection, and for a packet of it to be sent again.
@@ -181,10 +180,8 @@ impl PeerClients {
     ///
     /// One that answered before may stall for seconds, so it is waited for up to
     /// `within`. One that was silent, or was not heard in this boot yet, may have no
-    /// daemon, and is asked briefly: for one that is starting [`meet`] waits. One
-    /// that has just moved a resource is not asked.
-    ///
-    /// [`meet`]: crate::operations::meet
+    /// daemon, and is asked briefly: for one that is starting `operations::meet` waits.
+    /// One that has just moved a resource is not asked.
     pub async fn answers(&self, node: NodeId, boots: u32, within: Duration) -> bool {
         if self.heard().get(&node).is_some_and(|when| when.elapsed() < HELLO_AGAIN) {
             return true;
@@ -294,6 +291,17 @@ fn said(node: NodeId, body: ErrorBody) -> PeerError {
         Some(refusal) => PeerError::Refused { node, refusal: Box::new(refusal) },
         None => PeerError::Failed { node, message: body.message },
     }
+}
+
+/// Two daemons have no version in common; each is named with its range.
+pub(crate) fn apart(one: &str, its: Versions, other: &str, others: Versions) -> ErrorBody {
+    let text = format!(
+        "mintd of {one} speaks versions {its} of the interface, mintd of {other} {others}: none \
+         in common"
+    );
+    let behind = if its.newest < others.newest { one } else { other };
+    ErrorBody::new(ErrorCode::VersionMismatch, text)
+        .hint(format_args!("update mintd in the image of {behind}, and restart it"))
 }
 
 /// What a peer's daemon said, or that it could not be reached.

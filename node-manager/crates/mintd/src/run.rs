@@ -10,29 +10,31 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
-use ipnet::Ipv4Net;
 use mint_api::Versions;
 use mint_host::{Host, SysHost};
 use mint_image::Bundle;
-use mint_node::config::ConfigError;
-use mint_node::specs::SpecError;
 use mint_node::{Config, KernelMachine, Machine, Nodes, SpecStore};
-use mint_ops::{Folder, JournalError, Operations};
-use mint_sys::{Device, SysError};
+use mint_ops::{Folder, Operations};
+use mint_sys::Device;
 use mint_types::{NodeId, NodeState};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::app::{App, Marks};
+use crate::app::App;
 use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
+use crate::marks::{Marks, Ordered};
 use crate::peers::PeerClients;
 use crate::pki::{NoKeys, Pki, Place};
-use crate::restart::{Ordered, start_again};
+use crate::restart::start_again;
+use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
-use crate::{events, heal, identity, instance, metrics, network, operate, operations, server};
+use crate::{
+    changes, events, heal, heartbeats, identity, instance, metrics, network, operate, operations,
+    server,
+};
 
 /// How long to wait for mint0 to take our address.
 const BIND_TRIES: u32 = 100;
@@ -52,67 +54,6 @@ pub struct Options {
     pub device: PathBuf,
     /// What the node that started us left.
     pub bundle: PathBuf,
-}
-
-/// The daemon cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// Its settings are no good.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The kernel's device.
-    #[error(transparent)]
-    Kernel(#[from] SysError),
-    /// A file or socket.
-    #[error("cannot use {}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Another daemon runs on this node.
-    #[error("another mintd runs on this node: it holds {}", path.display())]
-    Running {
-        /// Its lock file.
-        path: PathBuf,
-    },
-    /// The nodes do not fit in.
-    #[error(
-        "network.subnet of mint.toml is no good: {subnet} has no room for {nodes} nodes, whose \
-         addresses begin at the tenth"
-    )]
-    Subnet {
-        /// What it says.
-        subnet: Ipv4Net,
-        /// How many nodes there can be.
-        nodes: u32,
-    },
-    /// The runtime.
-    #[error("cannot start tasks")]
-    Runtime(#[source] io::Error),
-    /// The journal.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The store of descriptions.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-}
-
-impl RunError {
-    /// 2 for settings that are no good, else 1.
-    pub fn exit_status(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Subnet { .. } => 2,
-            _ => 1,
-        }
-    }
-}
-
-pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
-    let path = path.to_owned();
-    move |source| RunError::File { path, source }
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -292,7 +233,7 @@ impl Started {
     pub fn launch(self, listener: UnixListener) -> File {
         let Self { app, router, tls, lock } = self;
         tokio::spawn(server::serve_unix(listener, router.clone()));
-        tokio::spawn(crate::health::watch(app.clone()));
+        tokio::spawn(heartbeats::watch(app.clone()));
         tokio::spawn(heal::watch(app.clone()));
         if app.config.network.enabled {
             tokio::spawn(network_up(app.clone(), tls, router));
@@ -316,7 +257,7 @@ async fn serve(
     let mut breaks = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
     let listener = listen(socket)?;
     if let Some(device) = events_device {
-        events::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
+        changes::watch_kernel(app.clone(), device, tokio::runtime::Handle::current());
     }
     let _lock = started.launch(listener);
     info!(socket = %socket.display(), "serving");

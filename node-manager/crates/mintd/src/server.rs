@@ -33,6 +33,7 @@ use tracing::{debug, info, warn};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::ending::op_error;
+use crate::failure::Failure;
 use crate::gate::guard;
 use crate::peers::peer_error;
 use crate::pki::Pki;
@@ -45,34 +46,6 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 type Shared = State<Arc<App>>;
-
-/// An error as an answer.
-pub(crate) struct Failure(ErrorBody);
-
-impl From<ErrorBody> for Failure {
-    fn from(body: ErrorBody) -> Self {
-        Self(body)
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let status = match self.0.code {
-            _ if self.0.is_absent() => StatusCode::NOT_FOUND,
-            ErrorCode::PlanRefused | ErrorCode::Cancelled | ErrorCode::VersionMismatch => {
-                StatusCode::CONFLICT
-            }
-            ErrorCode::NotAllowed => StatusCode::FORBIDDEN,
-            ErrorCode::BadRequest | ErrorCode::ConfigBad => StatusCode::BAD_REQUEST,
-            ErrorCode::MintdDown | ErrorCode::PeerUnreachable => StatusCode::BAD_GATEWAY,
-            ErrorCode::StartTimeout => StatusCode::GATEWAY_TIMEOUT,
-            ErrorCode::NotFound | ErrorCode::ExecFailed | ErrorCode::Failed => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-        };
-        (status, Json(self.0)).into_response()
-    }
-}
 
 /// All routes of [`ROUTES`].
 pub(crate) fn router(app: Arc<App>) -> Router {

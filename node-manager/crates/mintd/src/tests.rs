@@ -29,7 +29,7 @@ use tokio::net::UnixListener;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::run::Parts;
-use crate::{events, restart, server, streams};
+use crate::{changes, restart, server, streams};
 
 /// A daemon with its own root folder.
 pub(crate) struct Daemon {
@@ -508,11 +508,11 @@ fn event(old: NodeState, new: NodeState) -> Event {
 fn events_are_told_written_and_followed() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &[])).await;
-        events::state_changed(&daemon.app, &event(NodeState::Starting, NodeState::Running));
+        changes::state_changed(&daemon.app, &event(NodeState::Starting, NodeState::Running));
         let mut lines = daemon.client.lines("/v1/events?follow=true", None).await.unwrap();
         let first: EventView = lines.next().await.unwrap().unwrap();
         assert_eq!((first.seq, first.new.as_deref()), (1, Some("running")));
-        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
+        changes::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
         let second: EventView = lines.next().await.unwrap().unwrap();
         assert_eq!((second.seq, second.name.as_str()), (2, "web"));
         assert_eq!(second.old.as_deref(), Some("running"));
@@ -558,7 +558,7 @@ fn event_of_an_end_starts_the_node_again() {
         let daemon = Daemon::start(FakeMachine::new()).await;
         daemon.add(web()).await.unwrap();
         daemon.fake.set_state(one, NodeState::Reboot);
-        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Reboot));
+        changes::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Reboot));
         let fake = daemon.fake.clone();
         until(|| {
             let node = mint_node::Machine::node(&*fake, one).unwrap().unwrap();
@@ -591,12 +591,12 @@ fn node_made_after_a_removed_one_of_its_id_is_started_again() {
         let daemon = Daemon::start(FakeMachine::new()).await;
         // of the node that was here before: its first start was ended on request
         daemon.app.marks().ordered.note(one, 1);
-        events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+        changes::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         let mut request = web();
         request.spec.restart = RestartPolicy::OnCrash;
         daemon.add(request).await.unwrap();
         daemon.fake.set_state(one, NodeState::Crashed);
-        events::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
+        changes::state_changed(&daemon.app, &event(NodeState::Running, NodeState::Crashed));
         let fake = daemon.fake.clone();
         until(|| mint_node::Machine::node(&*fake, one).unwrap().unwrap().boots == 2).await;
     });
@@ -614,7 +614,7 @@ fn silence_of_a_removed_node_says_nothing_of_the_next() {
         peers.note(one, 1, true);
         assert!(!peers.answers(one, 1, within).await);
         assert!(peers.patience(one, 1, within) < within);
-        events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+        changes::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         assert_eq!(peers.patience(one, 1, within), within);
     });
 }
@@ -648,7 +648,7 @@ fn node_of_another_daemon_is_not_started_again_by_an_old_description() {
             crate::identity::state_dir(root, dir).unwrap().join("nodes/1.json").exists()
         };
         for daemon in [&ours, &theirs] {
-            events::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
+            changes::state_changed(&daemon.app, &event(NodeState::Stopped, NodeState::Unused));
         }
         assert_eq!((kept(&ours), kept(&theirs)), (false, true));
     });

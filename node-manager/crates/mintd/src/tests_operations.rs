@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::request::Request;
-use crate::run::RunError;
+use crate::run_error::RunError;
 use crate::tests::{Daemon, body, parts, test, until, web};
 
 fn one() -> NodeId {

@@ -25,8 +25,9 @@ use mint_types::{Kind, NodeId, NodeState, ResourceKey};
 use tokio::runtime::Runtime;
 
 use crate::app::App;
-use crate::events;
-use crate::run::{Parts, RunError, listen};
+use crate::changes;
+use crate::run::{Parts, listen};
+use crate::run_error::RunError;
 
 use super::STUCK;
 
@@ -250,7 +251,7 @@ async fn kernel(app: Arc<App>, fake: FakeMachine, root: PathBuf) {
             let (old, new) = (state(&seen), state(&now));
             if old != new {
                 let event = Event { seq: 1, time_ns: 1, node, old: old.0, new: new.0, lost: 0 };
-                events::state_changed(&app, &event);
+                changes::state_changed(&app, &event);
             }
         }
         seen = now;
