@@ -163,7 +163,7 @@ def between_guests(node: Node, program: bytes) -> dict[str, list[float]]:
         for _ in range(5):
             for what, amount in (("send", 32), ("pingpong", 300)):
                 line = f"measure {what} {address} {PORT} {amount}"
-                text = near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", limit_s=300, again_s=120)
+                text = near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", limit_s=300)
                 found[what].append(number(text, what))
     return found
 

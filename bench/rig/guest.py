@@ -16,15 +16,16 @@ from rig.wait import SLOWNESS
 # From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
 LIMIT_S = 240
 ESCAPE = b"\x1d"  # Ctrl-]: leaves virsh console
+PROMPT, PROMPT_AGAIN_S = r"[#$] ", 2.0  # of a guest's shell; how long to wait for it before it is asked again
 LINE_END = "\r"  # before the newline, on its console: without it a line is still being written
 # What guests on node 0 boot where its own /boot/vmlinuz-mint is another flavour (Server.start).
 NODE0_KERNEL = "/boot/vmlinuz-guest"
 
 
 def start_command(node: Node, name: str, options: str) -> str:
-    """mint-guest NAME OPTIONS; guests boot the ordinary kernel on every node."""
+    """mint-guest NAME OPTIONS, once the node's libvirt answers; guests boot the ordinary kernel on every node."""
     kernel = f"--kernel {NODE0_KERNEL} " if node.number == 0 and DEFAULT_FLAVOUR != "mint" else ""
-    return f"mint-guest {name} {kernel}{options}"
+    return f"until [ -e /run/mint/ready ]; do sleep 0.3; done; mint-guest {name} {kernel}{options}"
 
 
 def read_until(job: Job, pattern: str, end: float, text: str = "") -> str:
@@ -106,22 +107,25 @@ class Guest:
         seen = self.ticks()
         self.wait_line(f"tick {seen + more} at ", limit_s)
 
-    def dialogue(self, line: str, answer: str, limit_s: float = 90, again_s: float = 5) -> str:
-        """Type a line on its console through `virsh console` until an answer comes.
+    def dialogue(self, line: str, answer: str, limit_s: float = 90) -> str:
+        """Type a line, once, on its console through `virsh console`, and wait for an answer.
 
-        answer is a regular expression that the typed line itself must not match;
-        after again_s without it the line is typed again, because the console's
-        shell may not have been up. Gives all text; raises RigError.
+        answer is a regular expression that the typed line itself must not match. The console's
+        shell is asked for its prompt first, as it may not be up yet; a line that is typed then
+        and gets lost is a fault. Gives all text; raises RigError.
         """
         job = self.node.terminal(f"virsh console {self.name} --force")
         end = time.monotonic() + limit_s * SLOWNESS
         try:
             text = read_until(job, r"Escape character is", end)
-            while time.monotonic() < end:
-                job.input(f"\r{line}\r".encode())
-                text = read_until(job, answer, min(end, time.monotonic() + again_s), text)
-                if re.search(answer, text):
-                    return text.replace("\r", "")
+            shown = ""
+            while not re.search(PROMPT, shown) and time.monotonic() < end:
+                job.input(b"\r")
+                shown = read_until(job, PROMPT, min(end, time.monotonic() + PROMPT_AGAIN_S), shown)
+            job.input(f"{line}\r".encode())
+            text = read_until(job, answer, end, text + shown)
+            if re.search(answer, text):
+                return text.replace("\r", "")
         finally:
             job.input(ESCAPE)
             job.kill(9)
