@@ -48,6 +48,7 @@ def begin(node: Node) -> tuple[str, str]:
     return node.out(f"sha256sum <{QUIET}", 180), node.read("/proc/sys/kernel/random/boot_id")
 
 
+@pytest.mark.soak
 def test_kernels_outlive_a_scribbler_over_the_control_area(worn: Server, request: pytest.FixtureRequest):
     """--scribble-s seconds: every part of the area that is not trusted is written over, at random; all three kernels
     work on, touch nothing of the others, and talk to each other again when it is over."""

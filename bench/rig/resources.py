@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node's kernel holds that a leak would eat: memory, cores, vectors, PCI state."""
+
+import re
+
+from rig.node import Node
+
+MIB = 1 << 20
+# Of a function's Command: decoding of I/O, which none of them has, and SERR#. The
+# firmware sets both; they do not come back after the reset of the first hand-over.
+FIRMWARES = 0x101
+MSI, MSIX = 0x05, 0x11  # ids of capabilities
+PAGE_BYTES = 4096
+
+
+def message_controls(config: bytes) -> dict[int, int]:
+    """The control words of a function's MSI and MSI-X capabilities, by id, from its 256 bytes of configuration."""
+    found, at = {}, config[0x34] & 0xFC
+    # Each capability has four bytes at least: no list is longer.
+    for _ in range(len(config) // 4):
+        if not at:
+            break
+        if config[at] in (MSI, MSIX):
+            found[config[at]] = int.from_bytes(config[at + 2 : at + 4], "little")
+        at = config[at + 1] & 0xFC
+    return found
+
+
+def functions_of(text: str) -> dict[str, tuple]:
+    """Of each function in `lspci -D -xxx`: command, BARs, control of MSI and MSI-X. Status bits of errors may come and go."""
+    found = {}
+    for block in text.strip().split("\n\n"):
+        name, *lines = block.splitlines()
+        config = bytes.fromhex("".join(line.split(": ")[1] for line in lines).replace(" ", ""))
+        command = int.from_bytes(config[4:6], "little") & ~FIRMWARES
+        controls = {f"{key:#x}": f"{value:#x}" for key, value in message_controls(config).items()}
+        found[name.split()[0]] = (f"{command:#x}", config[16:40].hex(), controls)
+    return found
+
+
+def vectors_of(text: str) -> list[str]:
+    """Who has an interrupt vector, by /proc/interrupts: the chip and the users of each, whatever its number is."""
+    header, *lines = text.splitlines()
+    cpus = len(header.split())
+    return sorted(" ".join(line.split()[1 + cpus :]) for line in lines if re.match(r" *\d+:", line))
+
+
+class Resources:
+    """What a node holds now."""
+
+    def __init__(self, node: Node) -> None:
+        node.run("echo 3 >/proc/sys/vm/drop_caches")
+        # KASAN keeps freed objects, up to a 32nd of all memory, until their cache is shrunk.
+        node.run("for file in /sys/kernel/slab/*/shrink; do [ ! -e $file ] || echo 1 >$file; done", limit_s=300)
+        fields = dict(re.findall(r"^(\w+):\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE))
+        self.total_bytes = int(fields["MemTotal"]) << 10
+        # Free pages that each CPU keeps for itself: tens of MiB more or less, and not in MemFree.
+        counts = re.findall(r"^ +count: +(\d+)", node.read("/proc/zoneinfo"), re.MULTILINE)
+        assert counts
+        self.free_bytes = (int(fields["MemAvailable"]) << 10) + sum(map(int, counts)) * PAGE_BYTES
+        self.cores = node.read("/sys/devices/system/cpu/online")
+        self.vectors = vectors_of(node.read("/proc/interrupts"))
+        self.functions = functions_of(node.out("lspci -D -xxx"))
+
+    def check(self, later: "Resources", slack_bytes: int) -> None:
+        """Asserts that nothing was lost from this moment to a later one: of free memory no more than slack_bytes."""
+        lost_bytes = self.free_bytes - later.free_bytes
+        print(f"free memory: {lost_bytes / MIB:.1f} MiB less than before, {slack_bytes / MIB:.1f} may be")
+        assert later.total_bytes == self.total_bytes
+        assert later.cores == self.cores
+        assert later.vectors == self.vectors
+        assert later.functions == self.functions
+        assert lost_bytes <= slack_bytes, f"{lost_bytes / MIB:.1f} MiB are gone"
