@@ -3,6 +3,7 @@
 
 import random
 
+from rig.machine import Machine
 from rig.node import Node
 from rig.ram import Ram, kernel_place, symbol
 
@@ -22,6 +23,17 @@ SPIN = bytes.fromhex("fa f3 90 eb fc")
 CALL = "__x64_sys_pivot_root"
 # The same holds for this: a node of the rig takes no NMI unless it is to end.
 NMI = "asm_exc_nmi"
+
+
+# MCi_STATUS: valid, uncorrected, enabled, address and misc valid, context corrupt.
+FATAL = 0xBE00000000000135
+# MCG_STATUS: restart IP valid, machine check in progress.
+IN_PROGRESS = 0x5
+
+
+def machine_check(machine: Machine, cpu: int) -> None:
+    """A fatal error in bank 1 of one of the machine's cores."""
+    machine.monitor.human(f"mce {cpu} 1 {FATAL:#x} {IN_PROGRESS:#x} 0x12345000 0x8c")
 
 
 def hang_all_cores(node: Node) -> None:

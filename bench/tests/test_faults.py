@@ -3,19 +3,10 @@
 
 import re
 
+from rig.faults import machine_check
 from rig.node import Node
 from rig.server import ONE, SPARE, TWO, Server
 from rig.wait import wait_until
-
-# MCi_STATUS: valid, uncorrected, enabled, address and misc valid, context corrupt.
-FATAL = 0xBE00000000000135
-# MCG_STATUS: restart IP valid, machine check in progress.
-IN_PROGRESS = 0x5
-
-
-def machine_check(server: Server, cpu: int) -> None:
-    """A fatal error in bank 1 of a core."""
-    server.machine.monitor.human(f"mce {cpu} 1 {FATAL:#x} {IN_PROGRESS:#x} 0x12345000 0x8c")
 
 
 def nmis(node: Node) -> int:
@@ -29,7 +20,7 @@ def test_machine_check_on_a_core_of_node1_ends_node1_alone(pair: Server):
     boots = {number: node["boots"] for number, node in pair.mintctl.nodes().items()}
     marks = {number: pair.node(number).console.mark() for number in (0, 2)}
     for _time in range(2):
-        machine_check(pair, ONE.cpus[-1])
+        machine_check(pair.machine, ONE.cpus[-1])
         pair.wait_state(1, "crashed")
         assert "achine check" in pair.mintctl("node", "show", ONE.name)["node"]["reason"]
         for number in (0, 2):
@@ -39,7 +30,7 @@ def test_machine_check_on_a_core_of_node1_ends_node1_alone(pair: Server):
         now = pair.mintctl.nodes()
         assert {number: now[number]["boots"] for number in (0, 2)} == {number: boots[number] for number in (0, 2)}
         pair.mintctl("node", "start", ONE.name)
-        pair.wait_ready(pair.one)
+        pair.wait_mintd(pair.one)
 
 
 def test_machine_check_on_a_parked_core_harms_nobody(bare: Server):
@@ -48,7 +39,7 @@ def test_machine_check_on_a_parked_core_harms_nobody(bare: Server):
     bare.add(SPARE)
     bare.mintctl("node", "remove", SPARE.name, "--force", "--keep-free")
     assert str(core) in bare.ledger().owned("cpu", None)
-    machine_check(bare, core)
+    machine_check(bare.machine, core)
     bare.add(SPARE)
     assert bare.mintctl.state(1) == "running"
     bare.remove_all()

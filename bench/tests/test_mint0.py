@@ -7,14 +7,21 @@ import re
 
 import pytest
 
+from rig.node import Node
 from rig.server import Server
 
 GIB = 1 << 30
+TICKS_PER_S = 100  # of /proc/stat
 
 
 def address(number: int) -> str:
     """A node's address on mint0."""
     return f"10.77.0.{10 + number}"
+
+
+def idle_ticks(node: Node) -> list[int]:
+    """How long each core of the node has been idle, in ticks."""
+    return [int(ticks) for ticks in re.findall(r"^cpu\d+ \d+ \d+ \d+ (\d+)", node.read("/proc/stat"), re.MULTILINE)]
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
@@ -51,7 +58,7 @@ def test_ssh_from_node1_to_node2(pair: Server):
 
 
 def test_one_gib_over_tcp_checksummed_while_node0_is_busy(pair: Server):
-    """1 GiB from node 1 to node 2 arrives as it was sent; node 0 spins meanwhile."""
+    """1 GiB from node 1 to node 2 arrives as it was sent; every core of node 0 spins meanwhile."""
     # Random bytes, repeated with a number in between: no two MiB are the same.
     chunk = random.randbytes(16 << 20)
     sent = hashlib.md5()
@@ -62,7 +69,10 @@ def test_one_gib_over_tcp_checksummed_while_node0_is_busy(pair: Server):
         f"for i in $(seq 0 {GIB // len(chunk) - 1}); do echo $i; cat /tmp/chunk; done | nc -N {address(2)} 5001; "
         "rm /tmp/chunk"
     )
-    busy = pair.zero.start("while :; do :; done", limit_s=1000)
+    cores = int(pair.zero.out("nproc"))
+    spin = "for core in $(seq 0 %d); do taskset -c $core sh -c 'while :; do :; done' & done; wait" % (cores - 1)
+    before = idle_ticks(pair.zero)
+    busy = pair.zero.start(spin, limit_s=1000)
     try:
         receive = pair.two.start("nc -d -l 5001 | md5sum", limit_s=900)
         pair.two.wait("listens", "ss -Htln 'sport = :5001' | grep -q .")
@@ -71,5 +81,8 @@ def test_one_gib_over_tcp_checksummed_while_node0_is_busy(pair: Server):
         assert received.status == 0, received.err
         assert received.out.split()[0] == sent.hexdigest()
         assert not busy.done(), "node 0 was not busy"
+        assert len(before) == cores
+        idle_s = [(now - then) / TICKS_PER_S for now, then in zip(idle_ticks(pair.zero), before, strict=True)]
+        assert max(idle_s) < 0.5 * received.seconds, f"cores of node 0 were idle for {idle_s} of {received.seconds:.1f} s"
     finally:
         busy.kill(9)

@@ -79,7 +79,7 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     server.mintctl("node", "start", ONE.name, "--wait", "running")
     server.mintctl("node", "restart", TWO.name)
     for function, node in ((FIRST, server.one), (SECOND, server.two)):
-        server.wait_ready(node)
+        server.wait_mintd(node)
         assert driver_of(node, function) == "igbvf"
         up(node, function, ADDRESS[node.number])
     reach(server.two, ADDRESS[1])
@@ -103,6 +103,6 @@ def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
     server.one.wait("its end", f"! test -e /sys/bus/pci/devices/{FIRST}")
     assert "is gone with its physical function" in server.one.out("dmesg")
     assert devices(server).keys() == before.keys()
-    server.wait_ready(server.two)
+    server.wait_mintd(server.two)
     server.mintctl("device", "move", CARD, "--to", "node0")
     server.zero.run(f"echo 2 >{NUMVFS}; echo 0 >{NUMVFS}")
