@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVM and libvirt on every node."""
 
+import re
+
 import pytest
 
 from rig.guest import Guest, counted_writes, guests
@@ -30,9 +32,28 @@ def test_virt_host_validate_has_no_fail(pair: Server, number: int):
     assert_host_validates(pair.node(number))
 
 
+# Through virtio, two bridges and mint0.
+SENT_BYTES = 1 << 20
+PORT = 7000
+# In a guest: what comes is told on its console, once it listens. What is waited for is no part of the line.
+LISTEN = (
+    f"(nc -l -p {PORT} | head -c {SENT_BYTES} | md5sum | sed 's/^/got /' >/dev/console) & "
+    f"until grep -q ':{PORT:04X} .* 0A ' /proc/net/tcp; do sleep 1; done"
+)
+DIGEST = r"\b([0-9a-f]{32})  -"
+
+
+def send(here: Guest, there: Guest) -> None:
+    """Random bytes go from one guest to another, which listens, by TCP, and arrive as they were sent."""
+    address = re.search(r"eth0 ([\d.]+)/", there.wait_line("mint-guest: eth0"))[1]
+    line = f"head -c {SENT_BYTES} /dev/urandom >/tmp/sent; md5sum </tmp/sent; nc {address} {PORT} </tmp/sent; rm /tmp/sent"
+    sent = re.search(DIGEST, here.dialogue(line, DIGEST))[1]
+    there.wait_line(f"got {sent}", 120)
+
+
 def test_guests_on_all_nodes_have_console_disk_and_network(busy_peers: Server, outliving: LoadUntilEnd):
     """virsh start on three nodes, of two vCPUs on node 1: each guest's console answers, it writes and verifies its
-    disk, it reaches its node; then all three count on together."""
+    disk, it reaches its node, and sends to a guest on another node; then all three count on together."""
     vcpus = {0: 1, 1: len(ONE.cpus), 2: 1}
     with guests([busy_peers.one], "busy", f"{GUEST_OPTIONS} --vcpus {vcpus[1]}") as found:
         trio = [*(busy.guest for busy in outliving.busy), *found]
@@ -40,7 +61,10 @@ def test_guests_on_all_nodes_have_console_disk_and_network(busy_peers: Server, o
         for guest in trio:
             guest.passed("net")
             cores = vcpus[guest.node.number]
-            guest.dialogue("echo the answer is $((6 * 7)), of $(grep -c ^processor /proc/cpuinfo)", f"the answer is 42, of {cores}\\b")
+            question = f"{LISTEN}; echo the answer is $((6 * 7)), of $(grep -c ^processor /proc/cpuinfo)"
+            guest.dialogue(question, f"the answer is 42, of {cores}\\b")
+        for here, there in zip(trio, [*trio[1:], trio[0]], strict=True):
+            send(here, there)
         writes = {guest: counted_writes(guest.log())[-1] for guest in trio}
         for guest in trio:
             guest.wait_ticks()

@@ -47,12 +47,29 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(worn: Server, request
     """Guests on nodes 1 and 2 count on and use their disks, a ping between them loses nothing, the ledger is the
     same; any node may ask."""
     server = worn
-    server.zero.run("printf '[node0]\\nrestart = \"on-crash\"\\n' >>/etc/mint/mint.toml; sync; mint-service restart mintd")
+    with server.zero.undone(
+        "printf '[node0]\\nrestart = \"on-crash\"\\n' >>/etc/mint/mint.toml; sync; mint-service restart mintd",
+        "sed -i '/^\\[node0\\]$/,+1d' /etc/mint/mint.toml; sync; mint-service restart mintd",
+    ):
+        server.wait_mintd(server.zero)
+        end_node0_in_turns(server, request.config.getoption("--node0-rounds"))
+    # Everything that node 0 does beside nodes, it does again.
     server.wait_mintd(server.zero)
+    server.wait_ready(server.zero)
+    assert server.mintctl("doctor")["ok"]
+    server.mintctl("node", "restart", TWO.name)
+    server.mintctl("node", "resize", ONE.name, "--cpus", "+1")
+    server.mintctl("node", "resize", ONE.name, "--cpus", "-1")
+    server.remove_all()
+    assert server.zero.out("nproc") == "6"
+
+
+def end_node0_in_turns(server: Server, rounds: int) -> None:
+    """So many ends of node 0 beside busy nodes, none of which may notice."""
     mark = server.zero.console.mark()
     ledger = server.ledger()
     boots = {number: node.boots for number, node in server.nodes().items()}
-    rounds, done = request.config.getoption("--node0-rounds"), {"restart": 0, "panic": 0}
+    done = {"restart": 0, "panic": 0}
     with load([server.one, server.two]) as found:
         ping = Ping(server.one, server.two)
         for number in range(rounds):
@@ -67,14 +84,6 @@ def test_node0_restarts_alone_and_comes_back_after_a_panic(worn: Server, request
     print(f"ends of node 0: {done}")
     assert done == {"restart": (rounds + 1) // 2, "panic": rounds // 2}
     assert "ends with this reset" not in server.zero.console.text(mark)
-    # Everything that node 0 does beside nodes, it does again.
-    server.wait_ready(server.zero)
-    assert server.mintctl("doctor")["ok"]
-    server.mintctl("node", "restart", TWO.name)
-    server.mintctl("node", "resize", ONE.name, "--cpus", "+1")
-    server.mintctl("node", "resize", ONE.name, "--cpus", "-1")
-    server.remove_all()
-    assert server.zero.out("nproc") == "6"
 
 
 # How a server's owner says which nodes there are (docs/config.md).
