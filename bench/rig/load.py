@@ -32,9 +32,10 @@ CUT = "--fio--"
 PING_BYTES = 8000
 
 
-# How long anything may stand still: so many times what it did in a quiet window of the same
-# run, before anything was done to the machine; and no less than so many seconds, as the host's
-# cores are few, and a node that boots takes one.
+# How long anything may stand still, without what the host kept the emulator waiting for a core
+# (rig.delay): so many times what it did in a quiet window of the same run, before anything was
+# done to the machine; and no less than so many seconds, as the host's cores are few, and a node
+# that boots takes one.
 QUIET_TIMES = 5
 LEAST_STALL_S = 5.0
 # Of the quiet window: a guest counts seconds, a ping is answered five times a second.
@@ -45,11 +46,6 @@ QUIET_REPLIES = 10
 def stall_limit_s(quiet_s: float) -> float:
     """How long something may stand still that stood still for quiet_s at most when nothing was done."""
     return max(QUIET_TIMES * quiet_s, LEAST_STALL_S)
-
-
-def longest_gap_s(times_s: list[float]) -> float:
-    """Between one moment and the next."""
-    return max((b - a for a, b in itertools.pairwise(times_s)), default=0.0)
 
 
 class Ping:
@@ -65,11 +61,13 @@ class Ping:
         self._node, self._name = node, f"ping from node {node.number} to node {to.number}"
         self._bytes = 0  # of its log, that are read
         self._last: tuple[float, int] | None = None  # when and which, of the last reply
+        self._ahead_s = 0.0  # of its node's clock, the host's monotonic one
         self.worst_s = 0.0  # the longest time without a reply, or for one, since the quiet window
         # A session of its own: it outlives what started it.
         node.run(f"setsid ping -D -i 0.2 -s {PING_BYTES} 10.77.0.{10 + to.number} >{self.LOG} 2>&1 </dev/null &")
         self._wait_replies(QUIET_REPLIES)
         self.quiet_s, self.worst_s = self._read(), 0.0
+        self._ahead_s = time.monotonic() - self._last[0]
 
     def _wait_replies(self, more: int) -> None:
         wanted = more + (self._last[1] if self._last else 0)
@@ -77,7 +75,7 @@ class Ping:
 
     def _read(self) -> float:
         """Reads whole lines that came since; asserts that no packet is missing, twice there, or changed. Gives the
-        longest stall in them, in seconds."""
+        longest stall in them, in seconds (Delays.own_s)."""
         data = self._node.run(f"tail -c +{self._bytes + 1} {self.LOG}").stdout
         data = data[: data.rfind(b"\n") + 1]
         self._bytes += len(data)
@@ -90,7 +88,9 @@ class Ping:
         numbers = [number for _, number in before] + [number for _, number, _ in replies]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"{self._name}: lost, or twice: {text[-2000:]}"
         assert before or numbers[0] == 1, f"{self._name}: its first was lost: {text[:600]}"
-        stall_s = max(longest_gap_s([when for when, *_ in [*before, *replies]]), *(took for *_, took in replies))
+        moments = [when + self._ahead_s for when, *_ in [*before, *replies]]
+        late = [(when + self._ahead_s - took, when + self._ahead_s) for when, _, took in replies]
+        stall_s = self._node.machine.delays.longest_own_s([*itertools.pairwise(moments), *late])
         self._last = replies[-1][:2]
         self.worst_s = max(self.worst_s, stall_s)
         return stall_s
@@ -149,13 +149,19 @@ class Busy:
         look = self._wait_after(Look([], 0, 0), 120)
         self._begin = time.monotonic(), look.counter[-1][1]
 
-    def be_quiet(self) -> None:
-        """Wait for the end of the quiet window."""
-        first = len(self.look().counter)
-        self.guest.wait_ticks(QUIET_TICKS, 120)
+    def be_quiet(self, since: Look) -> None:
+        """Wait for the end of the quiet window that began with that look."""
+        first = len(since.counter)
+        self.guest.wait_line(f"tick {first + QUIET_TICKS} at ", 120)
         counter = self.look().counter
         self._quiet_lines = len(counter)
-        self.quiet_s = longest_gap_s([uptime_s for _, uptime_s in counter[first - 1 :]])
+        self.quiet_s = self._longest_stall_s(counter[first - 1 :])
+
+    def _longest_stall_s(self, lines: list[tuple[int, float]]) -> float:
+        """Between one line of the counter and the next (Delays.own_s)."""
+        began, uptime_s = self._begin
+        moments = [began + at_s - uptime_s for _, at_s in lines]
+        return self.guest.node.machine.delays.longest_own_s(itertools.pairwise(moments))
 
     def look(self) -> Look:
         """One command's worth of all; asserts that no block was read back otherwise than it was written."""
@@ -186,10 +192,10 @@ class Busy:
         lines = self._wait_after(since, 60).counter
         numbers = [number for number, _ in lines]
         assert numbers == list(range(1, len(numbers) + 1)), f"{self.guest} lost lines: {numbers}"
-        uptimes_s = [uptime_s for _, uptime_s in lines]
         began, uptime_s = self._begin
-        behind_s = (time.monotonic() - began) - (uptimes_s[-1] - uptime_s)
-        worst_s = longest_gap_s(uptimes_s[max(0, self._quiet_lines - 1) :])
+        last = began + lines[-1][1] - uptime_s
+        behind_s = self.guest.node.machine.delays.own_s(last, time.monotonic())
+        worst_s = self._longest_stall_s(lines[max(0, self._quiet_lines - 1) :])
         print(
             f"{self.guest}: {self.quiet_s:.2f} s between two seconds of its counter when quiet, then "
             f"{worst_s:.2f} s at most; {behind_s:.2f} s behind the host"
@@ -226,8 +232,9 @@ def load(nodes: list[Node]) -> Iterator[list[Busy]]:
             ends.callback(running[-1].end)
         for busy in running:
             busy.begin()
-        for busy in running:
-            busy.be_quiet()
+        # All at the same time.
+        for busy, look in [(busy, busy.look()) for busy in running]:
+            busy.be_quiet(look)
         yield running
 
 

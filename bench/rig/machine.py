@@ -25,6 +25,7 @@ from pathlib import Path
 from rig import accel, emulator, paths
 from rig.channel import Channel
 from rig.console import Console
+from rig.delay import Delays, sample
 from rig.errors import MachineLost
 from rig.link import Links
 from rig.qmp import Monitor
@@ -125,7 +126,7 @@ class Machine:
     """One emulated server, from start() to stop().
 
     console[n] is node n's console (rig.watch writes those of nodes 1 and up), channel runs
-    commands on node 0, links on the others, monitor is QEMU's. All files are in folder (build/rig/NAME, emptied by start()).
+    commands on node 0, links on the others, monitor is QEMU's, delays what the host's scheduler did to it. All files are in folder (build/rig/NAME, emptied by start()).
     """
 
     def __init__(self, config: MachineConfig) -> None:
@@ -140,6 +141,7 @@ class Machine:
         self.monitor: Monitor | None = None
         self.process: subprocess.Popen | None = None
         self.trace: Recorder | None = None
+        self.delays = Delays()
         self._stopping = False
         # Set by stop(): for those who look at the machine from threads of their own.
         self.ended = threading.Event()
@@ -238,6 +240,7 @@ class Machine:
                 start_new_session=True,
             )
         self.started_at = time.monotonic()
+        sample(self.delays, self.process.pid, self.ended)
         channel_qemu.close()
         monitor_qemu.close()
         self.channel = Channel(channel, self.why_over)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What guests and pings did while others ended is judged by what they did when nothing was done."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from rig.delay import Delays
 from rig.guest import LINE_END
-from rig.load import LEAST_STALL_S, QUIET_REPLIES, Busy, Ping, longest_gap_s, stall_limit_s
+from rig.load import LEAST_STALL_S, QUIET_REPLIES, Busy, Ping, stall_limit_s
 
 
 def reply(number: int, at_s: float, ms: float = 1.0) -> str:
@@ -22,6 +24,7 @@ class PlayedNode:
     def __init__(self) -> None:
         self.log = "PING 10.77.0.12 (10.77.0.12) 8000(8028) bytes of data.\n"
         self.commands: list[str] = []
+        self.machine = SimpleNamespace(delays=Delays())
 
     def run(self, command: str) -> SimpleNamespace:
         """The ping's start, or the rest of its log."""
@@ -90,11 +93,19 @@ def test_ping_whose_end_is_unanswered_fails(node: PlayedNode):
         ping.check_and_end()
 
 
-def test_a_slow_host_stretches_what_may_be():
+def test_ping_that_the_host_kept_waiting_passes(node: PlayedNode):
+    ping = Ping(node, SimpleNamespace(number=2))
+    now_s = time.monotonic()
+    for at_s in range(30):
+        node.machine.delays.add(now_s + at_s, {"1": float(at_s)})
+    node.replies(QUIET_REPLIES + 1, 20, 102.0 + 2 * LEAST_STALL_S)
+    ping.check()
+    assert ping.worst_s < 1
+
+
+def test_what_was_slow_when_nothing_was_done_may_be_slow():
     assert stall_limit_s(0.2) == LEAST_STALL_S
     assert stall_limit_s(4.0) == 20.0
-    assert longest_gap_s([1.0, 2.0, 4.5, 5.0]) == 2.5
-    assert longest_gap_s([]) == 0.0
 
 
 class PlayedGuest:
@@ -106,6 +117,7 @@ class PlayedGuest:
         self.uptimes_s = uptimes_s
         self.node = self
         self.number = 0
+        self.machine = SimpleNamespace(delays=Delays())
 
     def run(self, command: str) -> None:
         """fio's start."""
@@ -116,8 +128,9 @@ class PlayedGuest:
         lines = [f"tick {n} at {s}, {n} writes{LINE_END}\n" for n, s in enumerate(self.uptimes_s, 1)]
         return "".join(lines) + f"--fio--issued rwts: total=0,{count}"
 
-    def wait_ticks(self, more: int, limit_s: float) -> None:
-        """It counts on, once a second."""
+    def wait_line(self, start: str, limit_s: float) -> None:
+        """It counts on, once a second, to the number that is waited for."""
+        more = int(start.split()[1]) - len(self.uptimes_s)
         self.uptimes_s += [self.uptimes_s[-1] + n for n in range(1, more + 1)]
 
 
@@ -128,7 +141,7 @@ def test_guest_that_stood_still_fails(monkeypatch, still_s: float, fails: bool):
     guest = PlayedGuest([10.0, 11.0])
     busy = Busy(guest)
     busy.begin()
-    busy.be_quiet()
+    busy.be_quiet(busy.look())
     assert busy.quiet_s == 1.0
     look = busy.look()
     guest.uptimes_s += [guest.uptimes_s[-1] + still_s]
