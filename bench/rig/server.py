@@ -50,6 +50,7 @@ class NodePlan:
 DISK1, DISK2_NVME = "0000:02:00.0", "0000:03:00.0"
 CARD0, CARD1, CARD2_E1000E = "0000:04:00.0", "0000:05:00.0", "0000:06:00.0"
 DISK0, SERIAL = "0000:01:00.0", "0000:07:00.0"
+CARD3_IGB = "0000:08:00.0"  # of the machine that tests share
 
 # The two nodes beside node 0 in the default scenario; the second on the other
 # NUMA node, with an NVMe disk. Cores 0, 1 and 5 stay with node 0.
@@ -77,13 +78,16 @@ class Server:
         """Node number, whether it exists now or not."""
         return Node(self.machine, number)
 
-    def start(self) -> "Server":
-        """Start the machine, wait for node 0's services."""
+    def start(self, libvirt: bool = True) -> "Server":
+        """Start the machine, wait for node 0's services; without libvirt for its mintd alone, if it has Mint."""
         self.machine.start()
         try:
             watch(self.machine)
             self.machine.channel.wait_ready(READY_LIMIT_S * SLOWNESS)
-            self.wait_ready(self.zero)
+            if libvirt or not self.machine.config.mint:
+                self.wait_ready(self.zero)
+            else:
+                self.wait_mintd(self.zero, READY_LIMIT_S)
             if DEFAULT_FLAVOUR != "mint":
                 # What node 0 starts others with. Guests keep the image's, which is "mint":
                 # they are not what is checked.
@@ -200,7 +204,8 @@ class Server:
                 self.mintctl("node", "resize", names[node], f"--memory={-count >> 20:+d}M@numa{numa}")
 
     def ensure_pair(self) -> bool:
-        """Nodes 1 (ONE) and 2 (TWO) run and answer, and there are no others; gives whether that took a change."""
+        """Nodes 1 (ONE) and 2 (TWO) run, their mintds answer, and there are no others; gives whether that took a
+        change."""
         have = {n: (node["name"], node["state"]) for n, node in self.extra_nodes().items()}
         if have == {1: (ONE.name, "running"), 2: (TWO.name, "running")}:
             return False
@@ -212,8 +217,8 @@ class Server:
         names = {n: node["name"] for n, node in self.extra_nodes().items()}
         if names != {1: ONE.name, 2: TWO.name}:
             raise RigError(f"nodes one and two should have ids 1 and 2; there are {names}")
-        self.wait_ready(self.one)
-        self.wait_ready(self.two)
+        self.wait_mintd(self.one, READY_LIMIT_S)
+        self.wait_mintd(self.two, READY_LIMIT_S)
         return True
 
     def uptime_s(self) -> float:

@@ -23,7 +23,7 @@ from rig import emulator
 from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
 from rig.load import Busy, LoadUntilEnd
-from rig.machine import APIC_IDS, MachineConfig
+from rig.machine import APIC_IDS, MachineConfig, card_arguments
 from rig.paths import RIG
 from rig.reports import reports_in
 from rig.server import Server
@@ -42,18 +42,19 @@ class Pool:
         self.running: list[Server] = []
 
     def shared(self) -> Server:
-        """The shared machine; a new one if the last was lost or given up."""
+        """The shared machine, with a card that has virtual functions (rig.server.CARD3_IGB); a new one if the last was
+        lost or given up."""
         if self._shared is None or self.doubtful or not self._shared.machine.alive():
             self.give_up()
-            self._shared = self.start(MachineConfig("shared"))
+            self._shared = self.start(MachineConfig("shared", extra=tuple(card_arguments(3, 8, "igb"))))
         return self._shared
 
     def start(self, config: MachineConfig) -> Server:
-        """A machine; its name gets a number."""
+        """A machine, whose node 0 has a mintd that answers; its name gets a number."""
         self._count += 1
         server = Server(replace(config, name=f"{self._count:02}-{config.name}"))
         self.running.append(server)
-        return server.start()
+        return server.start(libvirt=False)
 
     def stop(self, server: Server) -> None:
         """End one machine."""
@@ -183,6 +184,12 @@ def worn(pool: Pool, outliving: LoadUntilEnd) -> Iterator[Server]:
 
 
 @pytest.fixture
+def worn_out(worn: Server) -> Server:
+    """The same, for tests after which the machine is of no use to others."""
+    return worn
+
+
+@pytest.fixture
 def own_machine(pool: Pool):
     """Start machines for this test alone: call it with a MachineConfig."""
     started: list[Server] = []
@@ -201,7 +208,7 @@ def own_machine(pool: Pool):
 
 
 # Machines of their own first, then the shared one: with node 0 only, with the pair, with the pair under load.
-ORDER = ("own_machine", "bare", "pair", "busy_peers", "worn_peers", "worn")
+ORDER = ("own_machine", "bare", "pair", "busy_peers", "worn_peers", "worn", "worn_out")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -336,7 +343,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-rounds", type=int, default=2, help="kills amid moves that hit (default 2)")
     parser.addoption("--crashes", type=int, default=2, help="crashes of node 1 in a row (default 2)")
     parser.addoption("--moves", type=int, default=14, help="random moves under load that are done (default 14)")
-    parser.addoption("--rounds", type=int, default=7, help="stop, restart, remove and add of a node (default 7)")
+    parser.addoption("--rounds", type=int, default=5, help="stop, restart, remove and add of a node (default 5)")
     parser.addoption("--scribble-s", type=float, default=20, help="seconds of scribbling over the control area (default 20)")
     seed = random.SystemRandom().randrange(1 << 32)
     parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")

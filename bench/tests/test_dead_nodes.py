@@ -14,7 +14,6 @@ import pytest
 
 from rig.faults import SPIN
 from rig.functions import interface_of, let_master
-from rig.machine import MachineConfig
 from rig.ram import Ram, built_symbol, dead_place
 from rig.rawcalls import ABSENT, CRASHED, KILLED, LOADED, LOADING, NOT_PARKED, RUNNING, STARTING, STOPPED, Raw
 from rig.server import CARD0, CARD1, CARD2_E1000E, ONE, SPARE, Server
@@ -87,16 +86,16 @@ def test_panic_of_a_node_parks_whatever_panic_says(bare: Server):
     assert not (changed := before.difference(bare.ledger())), changed
 
 
-def strand(server: Server, deaf: bool) -> None:
-    """Node 1 panics, and one of its cores does not park: the one that panicked halts instead; or, with deaf, the other
+def strand(server: Server, deaf: bool, number: int = 1) -> None:
+    """A node panics, and one of its cores does not park: the one that panicked halts instead; or, with deaf, the other
     one, in the NMI with which the panic stops it."""
     if deaf:
-        patch(server, 1, "mint_park_stopped_cpu", HALT)
-        patch(server, 1, "mint_nmi", SPIN)
+        patch(server, number, "mint_park_stopped_cpu", HALT)
+        patch(server, number, "mint_nmi", SPIN)
     else:
-        patch(server, 1, "mint_emergency_restart", HALT)
-    panic(server, 1)
-    wait_until("one of two cores to park", lambda: parked(server, 1).count(True) == 1, 30)
+        patch(server, number, "mint_emergency_restart", HALT)
+    panic(server, number)
+    wait_until("one of two cores to park", lambda: parked(server, number).count(True) == 1, 30)
 
 
 @pytest.mark.parametrize("way", ["remove", "kill", "start", "repair"])
@@ -141,12 +140,13 @@ def test_core_that_did_not_park_is_fetched(bare: Server, way: str):
     assert not (changed := before.difference(bare.ledger())), changed
 
 
-def test_core_that_nothing_brings_back_is_fenced_alone(own_machine):
+def test_core_that_nothing_brings_back_is_fenced_alone(worn_out: Server):
     """NMI and INIT leave a core outside the park loop: it is told, and all else of the node comes back."""
-    server = own_machine(MachineConfig("fence"))
+    server = worn_out
     before = server.ledger()
-    server.add(DEAD)
-    strand(server, deaf=True)
+    # Of node 0's cores: the others have no part in it.
+    third = server.add(replace(DEAD, cpus=(1, 5)))["node"]["id"]
+    strand(server, deaf=True, number=third)
     mark = server.zero.console.mark()
     with Ram(server.machine) as ram:
         base = area(server)

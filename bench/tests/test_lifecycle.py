@@ -18,7 +18,7 @@ from rig.virt import assert_host_validates
 from rig.wait import wait_until
 
 # What node 0 needs for nodes at all comes in the first rounds, which do not count.
-WARM_UP_ROUNDS = 3
+WARM_UP_ROUNDS = 2
 # Free memory that node 0 may have less after all the others. mintd grows by some 0.1 MiB in
 # ten rounds; the figures of two moments differ by more. A node's smallest part is far larger.
 LEAK_SLACK_BYTES = 4 << 20
@@ -41,6 +41,7 @@ def test_rounds_of_stop_restart_remove_add_leak_nothing(bare: Server, request: p
     """stop, restart, remove, add on the same resources, --rounds times in a row after some that warm up; of a node in
     its initrd."""
     tiny = NodePlan(ONE.name, ONE.cpus, 256, ONE.numa, ONE.devices, SPARE.more)
+    bare.wait_ready(bare.zero)
     for _ in range(WARM_UP_ROUNDS):
         one_round(bare, tiny, "--wait", "running")
     before = Resources(bare.zero)
@@ -53,6 +54,7 @@ def test_rounds_of_stop_restart_remove_add_leak_nothing(bare: Server, request: p
 @pytest.mark.soak_only
 def test_rounds_of_a_whole_node_leak_nothing(bare: Server, request: pytest.FixtureRequest):
     """The same with a node that has its disk's root, mintd and libvirt."""
+    bare.wait_ready(bare.zero)
     for _ in range(WARM_UP_ROUNDS):
         one_round(bare, ONE)
     before = Resources(bare.zero)

@@ -135,14 +135,14 @@ def test_machine_reboot_ends_in_order_and_nodes_of_nodes_d_come_back(worn: Serve
     server.zero.run("rm -r /etc/mint/nodes.d")
 
 
-def test_machine_poweroff_stops_nodes_before_node0(worn: Server):
+def test_machine_poweroff_stops_nodes_before_node0(worn_out: Server):
     """mintctl machine poweroff, said on node 1: both nodes end in an orderly way, then the machine is off."""
-    marks = {number: worn.node(number).console.mark() for number in (0, 1, 2)}
-    worn.one.start("mintctl machine poweroff")
-    process = worn.machine.process
+    marks = {number: worn_out.node(number).console.mark() for number in (0, 1, 2)}
+    worn_out.one.start("mintctl machine poweroff")
+    process = worn_out.machine.process
     wait_until("the machine to be off", lambda: process.poll() is not None, 120)
     assert process.returncode == 0
-    said = {number: worn.node(number).console.text(mark) for number, mark in marks.items()}
+    said = {number: worn_out.node(number).console.text(mark) for number, mark in marks.items()}
     for number, text in said.items():
         assert f"mint-init: node {number}: poweroff" in text
     # What the kernels of nodes 1 and 2 say last is before node 0's last words.

@@ -4,13 +4,12 @@
 import pytest
 
 from rig.functions import driver_of, interface_of
-from rig.machine import MachineConfig, card_arguments
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
+from rig.server import CARD3_IGB as CARD  # the physical function, node 0's
 from rig.server import ONE, TWO, Server
 from rig.wait import wait_until
 
-CARD = "0000:08:00.0"  # the physical function, node 0's
 FIRST, SECOND = VFS = ("0000:08:10.0", "0000:08:10.2")
 NUMVFS = f"/sys/bus/pci/devices/{CARD}/sriov_numvfs"
 ADDRESS = {0: "10.8.0.10", 1: "10.8.0.1", 2: "10.8.0.2"}
@@ -44,12 +43,11 @@ def refused(server: Server, *words: str) -> str:
     return str(caught.value)
 
 
-def test_virtual_functions_are_given_to_nodes_and_come_back(own_machine):
+def test_virtual_functions_are_given_to_nodes_and_come_back(pair: Server):
     """Two of them: each works on its node beside the other and the physical one, through the end and
     the restart of these nodes; while they are lent node 0 neither disables them, nor restarts. The
     physical function moves, too."""
-    server = own_machine(MachineConfig("vf", extra=tuple(card_arguments(3, 8, "igb"))))
-    server.ensure_pair()
+    server = pair
     before = devices(server)
     assert CARD in before and not set(VFS) & set(before)
 
