@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Carries out steps and takes them back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -140,6 +140,13 @@ fn released(step: &Step) -> Option<ResourceKey> {
     }
 }
 
+fn key_of(step: &Step) -> Option<ResourceKey> {
+    match step {
+        Step::Release { key, .. } | Step::Claim { key, .. } => Some(*key),
+        Step::Create { .. } | Step::Destroy { .. } => None,
+    }
+}
+
 fn claimed(step: &Step) -> Option<Gift> {
     match step {
         Step::Claim { key, driver, .. } => Some(Gift { key: *key, driver: driver.clone() }),
@@ -240,8 +247,15 @@ impl Applier<'_> {
     /// order and in words: the rest is taken back all the same.
     pub fn take_back(&self, done: &[Step]) -> (Vec<Step>, Vec<String>) {
         let (mut left, mut words) = (Vec::new(), Vec::new());
+        let mut kept = BTreeSet::new();
         for step in done.iter().rev() {
             let undo = step.undo();
+            let key = key_of(step);
+            if key.is_some_and(|key| kept.contains(&key)) {
+                // where it goes back to cannot claim it while its later owner has it
+                left.insert(0, step.clone());
+                continue;
+            }
             info!(%undo, "roll back");
             if let Err(error) = self.ensure_patiently(&undo) {
                 warn!(%undo, %error, "cannot be taken back");
@@ -250,6 +264,7 @@ impl Applier<'_> {
                 // be repaired
                 if !matches!(error, StepError::Another { .. } | StepError::Taken { .. }) {
                     left.insert(0, step.clone());
+                    kept.extend(key);
                 }
             }
         }

@@ -77,6 +77,10 @@ impl Peers for FakeMachine {
             resource.state = ResState::Owned;
             resource.owner = Some(node);
             state.calls.push(format!("peer {node} claims {}", gift.key));
+            if state.faults.remove(&format!("peer {node} after its claim")) {
+                state.faults.insert(format!("peer {node}"));
+                return Err(unreachable(node, "connection reset"));
+            }
             Ok(())
         })
     }

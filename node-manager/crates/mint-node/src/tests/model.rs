@@ -328,13 +328,13 @@ fn ledger_stays_a_partition_whatever_is_killed_at_whatever_act() {
         taken_back.get(),
         finished.get()
     );
-    // each part of the property was looked at
+    // each part of the property was looked at: bounds far below what a run shows
     for (what, count, least) in [
-        ("done", done, 150),
+        ("done", done, 100),
         ("killed", killed, 1000),
-        ("killed twice", killed_twice, 30),
+        ("killed twice", killed_twice, 10),
         ("taken back", taken_back, 300),
-        ("finished", finished, 25),
+        ("finished", finished, 5),
     ] {
         assert!(count.get() >= least, "{what}: {}", count.get());
     }

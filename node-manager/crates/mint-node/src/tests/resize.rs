@@ -68,6 +68,25 @@ fn peer_that_did_it_all_and_was_lost_sight_of_gets_all_back() {
 }
 
 #[test]
+fn what_a_peer_claimed_before_it_died_comes_back_once_it_is_there_again() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    fake.fail("peer 1 after its claim");
+    let spec = ResizeSpec { cpus: Some("+1".parse().unwrap()), ..ResizeSpec::default() };
+    resize(&nodes, &spec).unwrap_err();
+    assert_ne!(fake.ledger(), before, "the peer keeps it while it is away");
+    // its release and its claim are both to be taken back, as neither was
+    assert_eq!(nodes.open().len(), 1);
+    fake.heal();
+    let unsettled = nodes.ops.unsettled();
+    assert_eq!(unsettled.len(), 1);
+    assert_eq!(nodes.settle(&unsettled[0]).unwrap(), Settled::TakenBack(Vec::new()));
+    assert_eq!(fake.ledger(), before);
+}
+
+#[test]
 fn resize_that_fails_half_way_is_taken_back() {
     let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
     let fake = Arc::new(FakeMachine::new());
