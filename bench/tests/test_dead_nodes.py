@@ -226,7 +226,7 @@ def test_load_whose_node_died_is_taken_over(pair: Server):
     assert raw("get", 3)["state"] == LOADED
     pair.mintctl("node", "remove", plan.name, "--force")
     pair.mintctl("node", "start", ONE.name)
-    pair.wait_ready(pair.one)
+    pair.wait_mintd(pair.one)
 
 
 def test_release_and_start_of_a_node_exclude_each_other(pair: Server, request: pytest.FixtureRequest):
@@ -359,7 +359,6 @@ def test_node0_is_killed_by_a_peer_and_started_again(worn: Server):
     )
     worn.zero.console.wait_for("mint-init: node 0 init", mark)
     wait_until("node 0's agent", lambda: channel.boot_id != boot_id, 240)
-    worn.wait_ready(worn.zero)
     worn.wait_mintd(worn.zero)
     now = {number: node["boots"] for number, node in worn.mintctl.nodes().items()}
     assert now == boots | {0: boots[0] + 1}

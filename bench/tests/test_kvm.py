@@ -33,7 +33,7 @@ def test_virt_host_validate_has_no_fail(pair: Server, number: int):
 
 
 # Through virtio, two bridges and mint0.
-SENT_BYTES = 1 << 20
+SENT_BYTES = 256 << 10
 PORT = 7000
 # In a guest: what comes is told on its console, once it listens. What is waited for is no part of the line.
 LISTEN = (
@@ -53,7 +53,7 @@ def send(here: Guest, there: Guest) -> None:
 
 def test_guests_on_all_nodes_have_console_disk_and_network(busy_peers: Server, outliving: LoadUntilEnd):
     """virsh start on three nodes, of two vCPUs on node 1: each guest's console answers, it writes and verifies its
-    disk, it reaches its node, and sends to a guest on another node; then all three count on together."""
+    disk, it reaches its node; one sends to a guest on another node; then all three count on together."""
     vcpus = {0: 1, 1: len(ONE.cpus), 2: 1}
     with guests([busy_peers.one], "busy", f"{GUEST_OPTIONS} --vcpus {vcpus[1]}") as found:
         trio = [*(busy.guest for busy in outliving.busy), *found]
@@ -61,10 +61,9 @@ def test_guests_on_all_nodes_have_console_disk_and_network(busy_peers: Server, o
         for guest in trio:
             guest.passed("net")
             cores = vcpus[guest.node.number]
-            question = f"{LISTEN}; echo the answer is $((6 * 7)), of $(grep -c ^processor /proc/cpuinfo)"
-            guest.dialogue(question, f"the answer is 42, of {cores}\\b")
-        for here, there in zip(trio, [*trio[1:], trio[0]], strict=True):
-            send(here, there)
+            question = "echo the answer is $((6 * 7)), of $(grep -c ^processor /proc/cpuinfo)"
+            guest.dialogue(f"{LISTEN}; {question}" if guest is trio[0] else question, f"the answer is 42, of {cores}\\b")
+        send(trio[-1], trio[0])
         writes = {guest: counted_writes(guest.log())[-1] for guest in trio}
         for guest in trio:
             guest.wait_ticks()

@@ -50,7 +50,7 @@ def says_grown(node: Node) -> str:
 def work_together(server: Server) -> None:
     """All three nodes' kernels are up, see the same ledger, and reach each other."""
     for node in (server.zero, server.one, server.two):
-        server.wait_ready(node)
+        server.wait_mintd(node)
     seen = [read_ledger(Mintctl(node)) for node in (server.zero, server.one, server.two)]
     assert [seen[0].difference(other) for other in seen] == [[]] * 3
     for node, peer in ((server.zero, 1), (server.one, 2), (server.two, 0)):
@@ -80,7 +80,7 @@ def test_newer_kernels_run_beside_an_older_node0(bare: Server):
     """Node 1 is newer than node 0, and starts node 2, which is as old as node 0, with boot facts of its own."""
     put_grown(bare.zero)
     bare.add(with_kernel(ONE, GROWN))
-    bare.wait_ready(bare.one)
+    bare.wait_mintd(bare.one)
     assert says_grown(bare.one) == "header 0, facts 0, record 0"
     with Ram(bare.machine) as ram:
         area = Area(bare.zero, ram)
