@@ -23,6 +23,8 @@ from rig.errors import CommandTimeout, MachineLost, NodeEnded
 PORT = 7776
 # For a node that boots: mint0 gets its address from its mintd.
 CONNECT_S = 240
+# Whatever is left of that: a connection that is refused says so at once, but its command may start late on a busy host.
+TRY_S = 20
 
 
 class Carrier:
@@ -115,7 +117,7 @@ class Links:
                 carrier = Carrier(main, connect_command(node))
                 channel = Channel(carrier, lambda: f"node {node} ended, or the rig's connection to it", NodeEnded)
                 with contextlib.suppress(CommandTimeout, NodeEnded):
-                    channel.wait_ready(max(1.0, end - time.monotonic()))
+                    channel.wait_ready(max(TRY_S, end - time.monotonic()))
                     self._links[node] = Link(channel, of)
                     return channel
                 channel.close()
