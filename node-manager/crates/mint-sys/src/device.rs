@@ -440,7 +440,7 @@ impl Device {
 
     /// One ioctl. `T` is one of [`uapi`]'s structures, and `request` the number
     /// that was computed from it: both ends agree on the size.
-    fn call<T: Copy>(
+    pub(crate) fn call<T: Copy>(
         &self,
         call: &'static str,
         request: u64,
@@ -498,7 +498,7 @@ fn node_request(id: u32) -> uapi::Node {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "asserted; TryFrom is not const")]
-const fn size_of_u32<T>() -> u32 {
+pub(crate) const fn size_of_u32<T>() -> u32 {
     let size = size_of::<T>();
     assert!(size <= u32::MAX as usize);
     size as u32

@@ -102,6 +102,8 @@ pub fn errno_name(errno: i32) -> String {
         libc::ETIMEDOUT => "ETIMEDOUT",
         libc::ENODATA => "ENODATA",
         libc::ESTALE => "ESTALE",
+        libc::EMSGSIZE => "EMSGSIZE",
+        libc::EBADMSG => "EBADMSG",
         _ => return format!("errno {errno}"),
     };
     name.to_owned()

@@ -11,6 +11,7 @@ mod convert;
 mod deadline;
 mod device;
 mod error;
+mod intent;
 mod kexec;
 mod memfd;
 mod process;
@@ -19,6 +20,7 @@ pub mod uapi;
 
 pub use device::{ConsoleChunk, Device, Event, KillReport};
 pub use error::{MoveFailure, SysError, errno_name};
+pub use intent::{IntentContent, IntentHolder, IntentLimits, IntentSlot};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
 pub use process::kill_process_group;

@@ -50,6 +50,8 @@ pub struct Info {
     pub area_phys: u64,
     pub area_bytes: u64,
     pub boot_id: u64,
+    pub intent_slots: u32,
+    pub intent_bytes: u32,
 }
 
 #[repr(C)]
@@ -158,6 +160,25 @@ pub struct EventRecord {
     pub lost: u32,
 }
 
+pub const INTENTF_HELD: u32 = 1 << 0;
+pub const INTENTF_OURS: u32 = 1 << 1;
+pub const INTENTF_LIVE: u32 = 1 << 2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Intent {
+    pub size: u32,
+    pub node: u32,
+    pub slot: u32,
+    pub flags: u32,
+    pub buf: u64,
+    pub len: u32,
+    pub holder: u32,
+    pub boots: u32,
+    pub pad: u32,
+    pub seq: u64,
+}
+
 const IOC_MAGIC: u64 = 0xbc;
 
 /// `_IOWR(MINT_IOC_MAGIC, number, T)` of <asm-generic/ioctl.h>: direction 3,
@@ -181,6 +202,9 @@ pub const IOC_CONSOLE_READ: u64 = iowr::<Console>(10);
 pub const IOC_CONSOLE_WRITE: u64 = iowr::<Console>(11);
 pub const IOC_NODE_SHUTDOWN: u64 = iowr::<Node>(12);
 pub const IOC_NODE_VMCORE: u64 = iowr::<Vmcore>(13);
+pub const IOC_INTENT_WRITE: u64 = iowr::<Intent>(15);
+pub const IOC_INTENT_READ: u64 = iowr::<Intent>(16);
+pub const IOC_INTENT_TAKE: u64 = iowr::<Intent>(17);
 
 impl Default for Node {
     fn default() -> Self {
@@ -205,7 +229,7 @@ impl Default for Node {
 // No padding anywhere: every byte that goes to the kernel is one we wrote.
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<Info>() == 72 && offset_of!(Info, mem_block_bytes) == 40);
+    assert!(size_of::<Info>() == 80 && offset_of!(Info, mem_block_bytes) == 40);
     assert!(size_of::<ResourceEntry>() == 48 && offset_of!(ResourceEntry, phys) == 40);
     assert!(size_of::<Resources>() == 32 && offset_of!(Resources, entry_bytes) == 24);
     assert!(size_of::<Node>() == 280 && offset_of!(Node, name) == 56);
@@ -215,5 +239,6 @@ const _: () = {
     assert!(size_of::<Console>() == 32 && offset_of!(Console, len) == 24);
     assert!(size_of::<Vmcore>() == 24 && offset_of!(Vmcore, bytes) == 16);
     assert!(size_of::<EventRecord>() == 32 && offset_of!(EventRecord, lost) == 28);
-    assert!(IOC_INFO == 0xc048_bc01);
+    assert!(size_of::<Intent>() == 48 && offset_of!(Intent, seq) == 40);
+    assert!(IOC_INFO == 0xc050_bc01);
 };

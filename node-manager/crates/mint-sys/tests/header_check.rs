@@ -42,6 +42,15 @@ fn layouts_match_the_header() {
             offset_of!(uapi::Info, mem_block_bytes) as u64,
         ),
         ("offsetof(struct mint_info, boot_id)", offset_of!(uapi::Info, boot_id) as u64),
+        ("offsetof(struct mint_info, intent_bytes)", offset_of!(uapi::Info, intent_bytes) as u64),
+        ("sizeof(struct mint_intent)", size_of::<uapi::Intent>() as u64),
+        ("offsetof(struct mint_intent, slot)", offset_of!(uapi::Intent, slot) as u64),
+        ("offsetof(struct mint_intent, buf)", offset_of!(uapi::Intent, buf) as u64),
+        ("offsetof(struct mint_intent, holder)", offset_of!(uapi::Intent, holder) as u64),
+        ("offsetof(struct mint_intent, seq)", offset_of!(uapi::Intent, seq) as u64),
+        ("MINT_INTENTF_HELD", uapi::INTENTF_HELD.into()),
+        ("MINT_INTENTF_OURS", uapi::INTENTF_OURS.into()),
+        ("MINT_INTENTF_LIVE", uapi::INTENTF_LIVE.into()),
         ("sizeof(struct mint_resource)", size_of::<uapi::ResourceEntry>() as u64),
         ("offsetof(struct mint_resource, owner)", offset_of!(uapi::ResourceEntry, owner) as u64),
         ("offsetof(struct mint_resource, flags)", offset_of!(uapi::ResourceEntry, flags) as u64),
@@ -102,6 +111,9 @@ fn layouts_match_the_header() {
         ("MINT_IOC_CONSOLE_WRITE", uapi::IOC_CONSOLE_WRITE),
         ("MINT_IOC_NODE_SHUTDOWN", uapi::IOC_NODE_SHUTDOWN),
         ("MINT_IOC_NODE_VMCORE", uapi::IOC_NODE_VMCORE),
+        ("MINT_IOC_INTENT_WRITE", uapi::IOC_INTENT_WRITE),
+        ("MINT_IOC_INTENT_READ", uapi::IOC_INTENT_READ),
+        ("MINT_IOC_INTENT_TAKE", uapi::IOC_INTENT_TAKE),
     ];
     let folder = std::env::temp_dir().join(format!("mint-header-check-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
