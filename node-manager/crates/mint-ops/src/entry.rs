@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use mint_types::{Asker, NodeId, NodeName, OperationId, OperationKind, OperationState, Step};
 use serde::{Deserialize, Serialize};
 
+use crate::record::Origin;
+
 /// Version of the format. A daemon reads this one only: what another one wrote it tells
 /// of, and keeps.
 pub const FORMAT: u32 = 1;
@@ -64,6 +66,13 @@ pub struct Entry {
     /// What it changes, as long as that is not settled: neither finished nor taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<Intent>,
+    /// In which start of this node the intent was last written into the control area, too:
+    /// should the node die, another one ends the operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_area: Option<u32>,
+    /// Where it was begun, if that was on another node, or in another life of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_from: Option<Origin>,
     /// The request, as its daemon understands it: to go on with it.
     #[serde(default)]
     pub request: serde_json::Value,
@@ -160,7 +169,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn entry() -> Entry {
+    pub(crate) fn entry() -> Entry {
         Entry {
             id: OperationId(7),
             kind: OperationKind::Resize,
@@ -174,6 +183,8 @@ pub(crate) mod tests {
             cancel: false,
             past_no_return: false,
             open: Some(intent()),
+            in_area: None,
+            taken_from: None,
             request: serde_json::json!({"resize": {}}),
             progress: vec!["claim cpu 2".into()],
             dropped_lines: 0,

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mint_types::OperationId;
@@ -63,12 +63,18 @@ pub struct Memory {
     /// Each write and removal is an act.
     pub fuse: Fuse,
     entries: Arc<Mutex<BTreeMap<OperationId, Vec<u8>>>>,
+    full: Arc<AtomicBool>,
 }
 
 impl Memory {
     /// An empty one, whose acts are that fuse's.
     pub fn with(fuse: &Fuse) -> Self {
         Self { fuse: fuse.clone(), ..Self::default() }
+    }
+
+    /// Whether nothing can be written.
+    pub fn fail(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
     }
 
     /// What is kept of an operation.
@@ -94,6 +100,10 @@ impl Store for Memory {
 
     fn write(&self, id: OperationId, data: &[u8], _durable: bool) -> Result<(), JournalError> {
         self.fuse.act();
+        if self.full.load(Ordering::SeqCst) {
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(JournalError { action: "write it", path: self.place(id), source });
+        }
         self.lock().insert(id, data.to_vec());
         Ok(())
     }

@@ -12,21 +12,31 @@
 //! [`Operations`] owns every entry and every lock; nothing else writes either. Who
 //! carries an operation out has an [`Op`]; who only wants to know follows it.
 
+mod area;
 mod entry;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake_area;
 mod follow;
+mod intents;
 mod locks;
 mod op;
 mod operations;
+mod record;
 mod store;
 
+pub use area::{Area, Content, Holder, NoRoom, Place, Seen, Took};
 pub use entry::{Entry, FORMAT, Intent, PROGRESS_KEPT, Unreadable, decode, encode};
 pub use follow::{Follower, News};
+pub use intents::{Elsewhere, TakenOver};
 pub use locks::{Held, Lock};
 pub use op::{Cancelled, End, Locks, Op};
 pub use operations::{BadEntry, CancelError, Operations, Request, SubmitError};
+pub use record::{Origin, decode_record};
 pub use store::{Folder, JournalError, Kept, Store};
 
+#[cfg(test)]
+mod intents_tests;
 #[cfg(test)]
 mod tests;

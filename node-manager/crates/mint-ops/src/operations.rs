@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use mint_types::{Asker, OperationId, OperationKind, OperationState};
+use mint_types::{Asker, NodeId, OperationId, OperationKind, OperationState};
 use tokio::sync::watch;
 use tracing::warn;
 
+use crate::area::{Area, Place};
 use crate::entry::{Entry, decode, encode};
 use crate::follow::Follower;
 use crate::locks::{Held, Lock, Table, Turn};
@@ -81,22 +82,30 @@ pub(crate) struct Slot {
     pub entry: Entry,
     pub told: watch::Sender<()>,
     part_of: Option<OperationId>,
-    dry_run: bool,
+    pub dry_run: bool,
     /// Somebody in this daemon carries it out.
     taken: bool,
+    /// Where its intent is in the control area.
+    pub place: Option<Place>,
+    /// Another node took it while this one did not run: that one, if it still has it.
+    pub elsewhere: Option<Option<NodeId>>,
+    /// Another node may have taken it while this one did not run.
+    pub unknown: bool,
 }
 
 pub(crate) struct State {
     pub all: BTreeMap<OperationId, Slot>,
     pub table: Table,
-    next: u64,
+    pub next: u64,
     next_step: Turn,
     bad: Vec<BadEntry>,
 }
 
 pub(crate) struct Shared {
     store: Box<dyn Store>,
-    boot_id: u64,
+    /// Where other nodes find intents, if the machine has room for them.
+    pub area: Option<Box<dyn Area>>,
+    pub boot_id: u64,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
     state: Mutex<State>,
     /// Something was given back, or cancelled.
@@ -115,6 +124,19 @@ impl Operations {
     /// [`Self::bad_entries`].
     pub fn open(
         store: impl Store + 'static,
+        boot_id: u64,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, JournalError> {
+        Self::open_with(store, None, boot_id, clock)
+    }
+
+    /// The same, and intents are in the control area, too, if there is room for them.
+    ///
+    /// # Errors
+    /// When the store or the area cannot be read.
+    pub fn open_with(
+        store: impl Store + 'static,
+        area: Option<Box<dyn Area>>,
         boot_id: u64,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<Self, JournalError> {
@@ -137,7 +159,9 @@ impl Operations {
         let state = State { all, table: Table::default(), next, next_step: FIRST_STEP, bad };
         let (store, clock) = (Box::new(store), Box::new(clock));
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Ok(Self(Arc::new(Shared { store, boot_id, clock, state, changed })))
+        let shared = Shared { store, area, boot_id, clock, state, changed };
+        shared.look_at_area()?;
+        Ok(Self(Arc::new(shared)))
     }
 
     /// Writes a new operation down.
@@ -164,6 +188,8 @@ impl Operations {
             cancel: false,
             past_no_return: false,
             open: None,
+            in_area: None,
+            taken_from: None,
             request: request.body,
             progress: Vec::new(),
             dropped_lines: 0,
@@ -226,19 +252,24 @@ impl Operations {
     /// Operations that a daemon before this one left in the middle, the newest first.
     /// Who asks carries them on: nobody gets them again.
     pub fn interrupted(&self) -> Vec<Op> {
-        self.take_up(|entry| !entry.state.is_over())
+        self.take_up(|slot| !slot.entry.state.is_over() && slot.elsewhere.is_none())
+    }
+
+    /// Whether another node may have ended this one while ours did not run, and nobody can
+    /// tell: it is left to a repair.
+    pub fn is_unknown(&self, id: OperationId) -> bool {
+        self.0.lock().all.get(&id).is_some_and(|slot| slot.unknown)
     }
 
     /// Operations that are over and could not be settled: a part of what they changed
     /// was neither finished nor taken back. Each is given to one at a time.
     pub fn unsettled(&self) -> Vec<Op> {
-        self.take_up(|entry| entry.state.is_over() && entry.open.is_some())
+        self.take_up(|slot| slot.entry.state.is_over() && slot.entry.open.is_some())
     }
 
-    fn take_up(&self, which: impl Fn(&Entry) -> bool) -> Vec<Op> {
+    fn take_up(&self, which: impl Fn(&Slot) -> bool) -> Vec<Op> {
         let mut state = self.0.lock();
-        let found =
-            state.all.iter_mut().rev().filter(|(_, slot)| !slot.taken && which(&slot.entry));
+        let found = state.all.iter_mut().rev().filter(|(_, slot)| !slot.taken && which(slot));
         let ids: Vec<OperationId> = found
             .map(|(&id, slot)| {
                 slot.taken = true;
@@ -277,8 +308,10 @@ impl Operations {
 }
 
 impl Slot {
-    fn new(entry: Entry, part_of: Option<OperationId>, dry_run: bool, taken: bool) -> Self {
-        Self { entry, told: watch::Sender::new(()), part_of, dry_run, taken }
+    pub fn new(entry: Entry, part_of: Option<OperationId>, dry_run: bool, taken: bool) -> Self {
+        let told = watch::Sender::new(());
+        let (place, elsewhere, unknown) = (None, None, false);
+        Self { entry, told, part_of, dry_run, taken, place, elsewhere, unknown }
     }
 }
 
@@ -291,14 +324,15 @@ impl Shared {
         (self.clock)()
     }
 
-    fn write(&self, slot: &Slot, durable: bool) -> Result<(), JournalError> {
+    pub fn write(&self, slot: &Slot, durable: bool) -> Result<(), JournalError> {
         if slot.dry_run {
             return Ok(());
         }
         self.store.write(slot.entry.id, &encode(&slot.entry), durable)
     }
 
-    /// Changes an entry, on disk first: what cannot be written is not changed.
+    /// Changes an entry, in the control area and on disk first: what cannot be written is
+    /// not changed.
     pub fn change(
         &self,
         id: OperationId,
@@ -307,12 +341,15 @@ impl Shared {
     ) -> Result<(), JournalError> {
         let mut state = self.lock();
         let Some(slot) = state.all.get_mut(&id) else { return Ok(()) };
-        let before = slot.entry.clone();
+        let (before, was_in) = (slot.entry.clone(), slot.place);
         change(&mut slot.entry);
-        if let Err(error) = self.write(slot, durable) {
+        let written = self.publish(slot).and_then(|()| self.write(slot, durable));
+        if let Err(error) = written {
             slot.entry = before;
+            self.unpublish(slot, was_in);
             return Err(error);
         }
+        self.withdraw(slot);
         slot.told.send_replace(());
         Ok(())
     }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use mint_types::OperationId;
 
+use crate::area::NoRoom;
+
 /// The journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("journal {}: cannot {action}", path.display())]
@@ -19,6 +21,14 @@ pub struct JournalError {
     /// Why.
     #[source]
     pub source: io::Error,
+}
+
+impl JournalError {
+    /// Why there is no room for an operation's intent, if that is it: it has changed
+    /// nothing.
+    pub fn no_room(&self) -> Option<NoRoom> {
+        self.source.get_ref()?.downcast_ref().copied()
+    }
 }
 
 /// What the journal's folder holds.
