@@ -27,7 +27,7 @@ mod versions;
 pub use client::{ByteReader, Client, ClientError, LineReader};
 pub use error::{ErrorBody, ErrorCode};
 pub use openapi::{ROUTES, Route, openapi};
-pub use operations::{OperationList, OperationView, UnreadableView};
+pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};
 

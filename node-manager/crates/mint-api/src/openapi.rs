@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use utoipa::PartialSchema;
 
 use crate::error::ErrorBody;
-use crate::operations::{OperationList, OperationView, UnreadableView};
+use crate::operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 use crate::types::*;
 
 /// How a route answers.
@@ -341,6 +341,7 @@ fn schemas() -> Value {
         OperationList,
         OperationState,
         OperationView,
+        TakenFrom,
         OrderedEnd,
         PageHolder,
         PageKind,

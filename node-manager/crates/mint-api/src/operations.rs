@@ -7,6 +7,17 @@ use utoipa::ToSchema;
 
 use crate::error::ErrorBody;
 
+/// A node that died in the middle of an operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TakenFrom {
+    /// Its id.
+    pub node: u32,
+    /// Its name then.
+    pub name: String,
+    /// The operation's number there.
+    pub id: u64,
+}
+
 /// An operation of the daemon that answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OperationView {
@@ -18,6 +29,9 @@ pub struct OperationView {
     pub subject: String,
     /// Who asked: `root`, `uid 1000`, `node 2`, `mintd`.
     pub asked_by: String,
+    /// Where it was begun, if this daemon took it over: that node died.
+    #[serde(default)]
+    pub taken_from: Option<TakenFrom>,
     /// How far it is, or how it ended.
     pub state: OperationState,
     /// Somebody wants it to end.

@@ -125,6 +125,8 @@ fn operations() -> Vec<Vec<u8>> {
         dropped_lines: 0,
         result: None,
         error: None,
+        in_area: None,
+        taken_from: None,
     };
     let node = NodeId::new(1).expect("a good id");
     let disk = ResourceKey::device("0000:03:00.0".parse().expect("a good address"));

@@ -429,11 +429,16 @@ impl Applier<'_> {
 
 /// The daemon dies here, for the rig's tests of what that leaves behind: if `MINT_FAULT` in its
 /// environment names a file that holds the name of this point. The file goes first, so that the
-/// test sees that it was hit, and the next daemon lives.
+/// test sees that it was hit, and the next daemon lives. With `panic` after the name its node
+/// dies.
 fn fault_point(point: &str) {
     let Some(file) = std::env::var_os("MINT_FAULT") else { return };
-    let wanted = std::fs::read_to_string(&file).is_ok_and(|text| text.trim() == point);
-    if wanted && std::fs::remove_file(&file).is_ok() {
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let mut words = text.split_whitespace();
+    if words.next() == Some(point) && std::fs::remove_file(&file).is_ok() {
+        if words.next() == Some("panic") {
+            _ = std::fs::write("/proc/sysrq-trigger", "c");
+        }
         std::process::abort();
     }
 }

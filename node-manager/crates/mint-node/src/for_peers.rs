@@ -37,8 +37,9 @@ impl Nodes {
         let here = inventory.info.node;
         let names = BTreeMap::new();
         in_turn(keys, |&key| {
-            still(wanted)?;
             let _lock = self.step_for_a_peer(key)?;
+            // in the lock: who takes over from the one that asked looks at that first
+            still(wanted)?;
             self.not_in_use(&inventory, key)?;
             if let Some(refusal) = has_guests(&*self.host, &inventory, key) {
                 return Err(refusal.into());
@@ -61,7 +62,11 @@ impl Nodes {
         let inventory = self.inventory()?;
         let here = inventory.info.node;
         let planner = self.planner(&inventory);
+        let others = self.ops.held();
         let answer = |&key| {
+            if let Some(other) = others.iter().find(|other| other.lock == Lock::Resource(key)) {
+                return Err(held(other));
+            }
             self.not_in_use(&inventory, key)?;
             planner.can_release(key, here)
         };
@@ -89,8 +94,8 @@ impl Nodes {
         let here = self.inventory().map_err(|error| Stopped { at: 0, error })?.info.node;
         let names = BTreeMap::new();
         in_turn(gifts, |gift| {
-            still(wanted)?;
             let _lock = self.step_for_a_peer(gift.key)?;
+            still(wanted)?;
             Ok(self.applier(here, &names).claim(gift.key, here, gift.driver.as_deref())?)
         })
     }

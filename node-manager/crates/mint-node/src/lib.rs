@@ -32,6 +32,7 @@ mod planner_memory;
 mod planner_resize;
 mod settle;
 pub mod specs;
+mod takeover;
 mod turn;
 
 pub use apply::ApplyError;

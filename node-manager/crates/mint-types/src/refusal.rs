@@ -53,6 +53,7 @@ pub enum RefusalCode {
     OperationHolds,
     OperationOver,
     PastNoReturn,
+    IntentRoom,
     KernelRefused,
 }
 

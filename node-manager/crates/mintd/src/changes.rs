@@ -13,8 +13,8 @@ use tracing::{error, info, warn};
 
 use crate::app::App;
 use crate::events::view;
-use crate::operations;
 use crate::restart::start_again;
+use crate::{operations, takeover};
 
 /// How often the event thread looks whether the daemon ends.
 const EVENT_WAIT_MS: i32 = 1000;
@@ -93,6 +93,9 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         let app = app.clone();
         move || operations::refresh_names(&app)
     });
+    if !event.new.is_live() || event.lost > 0 {
+        tokio::spawn(takeover::in_turn(app.clone()));
+    }
     match event.new {
         NodeState::Running if event.node != app.here => {
             tokio::spawn(operations::meet(app.clone(), event.node));

@@ -3,7 +3,8 @@
 
 use mint_api::{ErrorBody, ErrorCode};
 use mint_node::{ApplyError, OpError};
-use mint_ops::{End, Entry, Op};
+use mint_ops::{End, Entry, JournalError, NoRoom, Op};
+use mint_types::{Refusal, RefusalCode};
 use serde::Serialize;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -14,6 +15,11 @@ pub(crate) fn op_error(error: OpError) -> ErrorBody {
         return ErrorBody::from_error(ErrorCode::Cancelled, &error);
     }
     match error {
+        OpError::Journal(ref journal) | OpError::Apply(ApplyError::Journal(ref journal))
+            if journal.no_room().is_some() =>
+        {
+            journal_error(journal)
+        }
         OpError::Refused(refusals) => ErrorBody::refused(refusals),
         OpError::Apply(ApplyError::Step { ref refusals, .. }) => {
             let refusals = refusals.clone();
@@ -21,6 +27,19 @@ pub(crate) fn op_error(error: OpError) -> ErrorBody {
         }
         other => ErrorBody::from_error(ErrorCode::Failed, &other),
     }
+}
+
+/// The journal's error on the wire: without room for its intent an operation has not begun.
+pub(crate) fn journal_error(error: &JournalError) -> ErrorBody {
+    let Some(why) = error.no_room() else {
+        return ErrorBody::from_error(ErrorCode::Failed, error);
+    };
+    let hint = match why {
+        NoRoom::TooLong { .. } => "do it in several requests, with fewer resources in each",
+        NoRoom::Full { .. } => "wait for one: mintctl operation list",
+    };
+    let refusal = Refusal::new(RefusalCode::IntentRoom, "control area", why);
+    ErrorBody::refused(vec![refusal.hint(hint)])
 }
 
 /// Plain data as JSON.

@@ -27,6 +27,7 @@ mod health;
 mod heartbeats;
 mod identity;
 mod instance;
+mod intents;
 mod lines;
 mod loads;
 mod marks;
@@ -44,6 +45,7 @@ mod run_error;
 mod server;
 mod ssh;
 mod streams;
+mod takeover;
 mod views;
 mod vmcore;
 mod waiting;
@@ -55,3 +57,5 @@ pub use run_error::RunError;
 mod tests;
 #[cfg(test)]
 mod tests_operations;
+#[cfg(test)]
+mod tests_takeover;

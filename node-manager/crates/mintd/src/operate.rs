@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 use axum::response::Response;
 use mint_api::{
     ErrorBody, ErrorCode, Line, NodeResult, OPERATION_HEADER, OperationList, OperationView,
-    TimesView, UnreadableView,
+    TakenFrom, TimesView, UnreadableView,
 };
 use mint_node::{Done, Settled, Times};
 use mint_ops::{CancelError, End, Entry, News, Op};
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::ending::{end_with, error_of, finish, value};
 use crate::request::Request;
-use crate::{apply, lines, operations, waiting};
+use crate::{apply, lines, operations, takeover, waiting};
 
 /// Writes a request down as an operation, carries it out, and answers with what it says.
 ///
@@ -111,55 +111,74 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
 pub(crate) async fn settle(app: &Arc<App>) {
     for op in app.ops.interrupted() {
         let entry = op.entry();
-        let label = entry.label();
+        if app.ops.is_unknown(op.id()) {
+            takeover::leave_to_repair(&op);
+            continue;
+        }
+        if entry.taken_from.is_some() {
+            tokio::spawn(takeover::settle(app.clone(), op));
+            continue;
+        }
         let settled = app.carry(&op, |nodes, op| nodes.settle(op)).await;
-        let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
-        match settled {
-            Ok(Settled::TakenBack(left)) => {
-                let mut text = format!("mintd ended in the middle of {label}: it was taken back");
-                if !left.is_empty() {
-                    text += &format!("; not taken back: {}", left.join("; "));
-                }
-                warn!("{text}");
-                end_with(&op, End::Undone(value(&failed(text))));
+        conclude(app, op, entry, settled, "mintd").await;
+    }
+}
+
+/// Says how an operation ended that `who` had ended in the middle of; `entry` as it was
+/// before it was settled.
+pub(crate) async fn conclude(
+    app: &Arc<App>,
+    op: Op,
+    entry: Entry,
+    settled: Result<Settled, ErrorBody>,
+    who: &str,
+) {
+    let label = entry.label();
+    let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
+    match settled {
+        Ok(Settled::TakenBack(left)) => {
+            let mut text = format!("{who} ended in the middle of {label}: it was taken back");
+            if !left.is_empty() {
+                text += &format!("; not taken back: {}", left.join("; "));
             }
-            Ok(Settled::Finished(mut notes)) => {
-                warn!("{label} is finished");
-                notes.insert(0, "mintd ended in the middle of it; the next one finished it".into());
-                let result = finished(app, &entry, notes).await;
-                end_with(&op, End::Done(value(&result)));
-            }
-            Ok(Settled::GoOn) => match serde_json::from_value(entry.request) {
-                Ok(request) => {
-                    warn!("{label} goes on");
-                    carry_on(app.clone(), op, request);
-                }
-                Err(error) => {
-                    let text =
-                        format!("{label} cannot go on: its request is not understood: {error}");
-                    warn!("{text}");
-                    end_with(&op, End::Failed(value(&failed(text))));
-                }
-            },
-            Ok(Settled::Void) => {
-                let text = format!("{label} ended with an earlier boot of the machine");
-                info!("{text}");
-                end_with(&op, End::Failed(value(&failed(text))));
-            }
-            Ok(Settled::Held(other)) => {
-                let text = format!("{label} is not settled: {other}; mintctl doctor --repair");
-                end_with(&op, End::Failed(value(&failed(text))));
+            warn!("{text}");
+            end_with(&op, End::Undone(value(&failed(text))));
+        }
+        Ok(Settled::Finished(mut notes)) => {
+            warn!("{label} is finished");
+            notes.insert(0, format!("{who} ended in the middle of it; it was finished"));
+            let result = finished(app, &entry, notes).await;
+            end_with(&op, End::Done(value(&result)));
+        }
+        Ok(Settled::GoOn) => match serde_json::from_value(entry.request) {
+            Ok(request) => {
+                warn!("{label} goes on");
+                carry_on(app.clone(), op, request);
             }
             Err(error) => {
-                warn!("{label} could not be settled: {error}");
-                let mut error = error;
-                error.message = format!(
-                    "mintd ended in the middle of {label}, which could not be settled: {}; \
-                     mintctl doctor --repair",
-                    error.message
-                );
-                end_with(&op, End::Failed(value(&error)));
+                let text = format!("{label} cannot go on: its request is not understood: {error}");
+                warn!("{text}");
+                end_with(&op, End::Failed(value(&failed(text))));
             }
+        },
+        Ok(Settled::Void) => {
+            let text = format!("{label} ended with an earlier boot of the machine");
+            info!("{text}");
+            end_with(&op, End::Failed(value(&failed(text))));
+        }
+        Ok(Settled::Held(other)) => {
+            let text = format!("{label} is not settled: {other}; mintctl doctor --repair");
+            end_with(&op, End::Failed(value(&failed(text))));
+        }
+        Err(error) => {
+            warn!("{label} could not be settled: {error}");
+            let mut error = error;
+            error.message = format!(
+                "{who} ended in the middle of {label}, which could not be settled: {}; \
+                     mintctl doctor --repair",
+                error.message
+            );
+            end_with(&op, End::Failed(value(&error)));
         }
     }
 }
@@ -206,6 +225,11 @@ fn view(entry: Entry) -> OperationView {
         kind: entry.kind,
         subject: entry.subject,
         asked_by: entry.asked_by.to_string(),
+        taken_from: entry.taken_from.map(|from| TakenFrom {
+            node: from.node.as_u32(),
+            name: from.name,
+            id: from.id.0,
+        }),
         state: entry.state,
         cancel: entry.cancel,
         past_no_return: entry.past_no_return,

@@ -15,6 +15,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::ending::journal_error;
 use crate::waiting::{
     HELLO_FIRST, HELLO_STEP, HELLO_WITHIN, POLL, is_live, ms, result, tell_peers, wait_started,
 };
@@ -109,7 +110,7 @@ pub(crate) async fn stop(
 }
 
 fn journal(error: mint_ops::JournalError) -> ErrorBody {
-    ErrorBody::from_error(ErrorCode::Failed, &error)
+    journal_error(&error)
 }
 
 fn can_be_stopped(

@@ -14,7 +14,7 @@ use mint_api::Versions;
 use mint_host::{Host, SysHost};
 use mint_image::Bundle;
 use mint_node::{Config, KernelMachine, Machine, Nodes, SpecStore};
-use mint_ops::{Folder, Operations};
+use mint_ops::{Area, Folder, Operations};
 use mint_sys::Device;
 use mint_types::{NodeId, NodeState};
 use tokio::net::{TcpListener, UnixListener};
@@ -32,8 +32,8 @@ use crate::restart::start_again;
 use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
 use crate::{
-    changes, events, heal, heartbeats, identity, instance, metrics, network, operate, operations,
-    server,
+    changes, events, heal, heartbeats, identity, instance, intents, metrics, network, operate,
+    operations, server, takeover,
 };
 
 /// How long to wait for mint0 to take our address.
@@ -64,6 +64,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let config = Config::load(&options.config)?;
     let machine = KernelMachine::open(&options.device, config.wait.move_ms)?;
     let events = Device::open(&options.device)?;
+    let area = intents::open(&options.device)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -81,6 +82,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             config: Arc::new(config),
             root,
             bundle: options.bundle.clone(),
+            area,
             versions: Versions::OURS,
         };
         instance::await_end_of_another(&parts.root, &options.socket).await?;
@@ -98,6 +100,8 @@ pub(crate) struct Parts {
     pub config: Arc<Config>,
     pub root: PathBuf,
     pub bundle: PathBuf,
+    /// Where other nodes find intents, if the machine has room for them.
+    pub area: Option<Box<dyn Area>>,
     /// Versions of the interface to peers.
     pub versions: Versions,
 }
@@ -137,7 +141,8 @@ impl Parts {
             heard: Mutex::default(),
         });
         let specs = SpecStore::open(&state_dir)?;
-        let ops = Operations::open(Folder::open(&state_dir)?, info.boot_id, events::now_ns)?;
+        let folder = Folder::open(&state_dir)?;
+        let ops = Operations::open_with(folder, self.area, info.boot_id, events::now_ns)?;
         let nodes = Nodes {
             machine: self.machine.clone(),
             host: self.host.clone(),
@@ -169,6 +174,7 @@ impl Parts {
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
         app.marks().ssh_host_keys.insert(here, own_keys);
         operate::settle(&app).await;
+        takeover::end_elsewhere(&app);
         let router = server::router(app.clone());
         Ok(Started { app, router, tls: pki, lock })
     }
@@ -242,6 +248,7 @@ impl Started {
         if !app.config.metrics.listen.is_empty() {
             tokio::spawn(metrics::serve(app.clone()));
         }
+        tokio::spawn(takeover::take_over(app.clone()));
         meet_all(&app);
         lock
     }

@@ -38,7 +38,7 @@ use crate::gate::guard;
 use crate::peers::peer_error;
 use crate::pki::Pki;
 use crate::request::Request;
-use crate::{lines, loads, metrics, node0, operate, ssh, streams, views, vmcore};
+use crate::{lines, loads, metrics, node0, operate, ssh, streams, takeover, views, vmcore};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -396,9 +396,10 @@ fn moved(result: Result<(), Stopped<OpError>>) -> Json<Moved> {
     Json(Moved { stopped: result.err().map(stopped) })
 }
 
-async fn release(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
+async fn release(State(app): Shared, Who(who): Who, body: String) -> Result<Json<Moved>, Failure> {
     let request: ReleaseRequest = parse(&body)?;
     let (_waits, waits) = somebody_waits();
+    let waits = takeover::asker_waits(app.machine.clone(), who, waits);
     Ok(moved(app.blocking(move |nodes| nodes.release_here(&request.keys, &waits)).await?))
 }
 
@@ -409,9 +410,10 @@ async fn releasable(State(app): Shared, body: String) -> Result<Json<Releasable>
     Ok(Json(Releasable { refusals: said.into_iter().map(Result::err).collect() }))
 }
 
-async fn claim(State(app): Shared, body: String) -> Result<Json<Moved>, Failure> {
+async fn claim(State(app): Shared, Who(who): Who, body: String) -> Result<Json<Moved>, Failure> {
     let request: ClaimRequest = parse(&body)?;
     let (_waits, waits) = somebody_waits();
+    let waits = takeover::asker_waits(app.machine.clone(), who, waits);
     Ok(moved(app.blocking(move |nodes| nodes.claim_here(&request.gifts, &waits)).await?))
 }
 

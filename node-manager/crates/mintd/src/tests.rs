@@ -65,6 +65,7 @@ pub(crate) fn parts(folder: &Path, fake: &Arc<FakeMachine>) -> Parts {
         config: Arc::new(config),
         root: folder.to_owned(),
         bundle: folder.join("bundle"),
+        area: None,
         versions: Versions::OURS,
     }
 }
@@ -77,7 +78,16 @@ impl Daemon {
 
     /// After another one that lived there, maybe.
     pub async fn start_in(folder: tempfile::TempDir, fake: Arc<FakeMachine>) -> Self {
-        let started = parts(folder.path(), &fake).start().await.unwrap();
+        let parts = parts(folder.path(), &fake);
+        Self::start_parts(folder, fake, parts).await
+    }
+
+    pub async fn start_parts(
+        folder: tempfile::TempDir,
+        fake: Arc<FakeMachine>,
+        parts: Parts,
+    ) -> Self {
+        let started = parts.start().await.unwrap();
         let socket = folder.path().join("mintd.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         tokio::spawn(server::serve_unix(listener, started.router.clone()));

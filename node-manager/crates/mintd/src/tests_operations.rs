@@ -203,7 +203,8 @@ fn others_go_on_beside_one_that_waits() {
         assert_eq!(list.nodes.len(), 2, "reads wait for nobody");
         let keys = json!({ "keys": [ResourceKey::cpu(3), ResourceKey::cpu(4)] });
         let asked: Value = daemon.peer.post("/v1/local/releasable", &keys).await.unwrap();
-        assert_eq!(asked["refusals"], json!([null, null]));
+        assert_eq!(asked["refusals"][0]["code"], "operation_holds", "nor does this one");
+        assert_eq!(asked["refusals"][1], Value::Null);
         drop(held);
         waits.await.unwrap().unwrap();
     });
@@ -214,7 +215,8 @@ fn others_go_on_beside_one_that_waits() {
 #[test]
 fn step_for_a_peer_is_refused_at_once_with_who_holds_the_resource() {
     test(async || {
-        let daemon = Daemon::start(FakeMachine::new()).await;
+        // who asks is node 2
+        let daemon = Daemon::start(FakeMachine::new().with_node(2, "two", &[])).await;
         let op = died_in(&daemon.app.ops, &Request::Kill("web".into()));
         let _locks = op.take(&BTreeSet::from([Lock::Resource(ResourceKey::cpu(3))])).unwrap();
         let release = async |cpu: u32| -> Value {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `mintctl operation …`.
 
-use mint_api::{ApplyResult, ErrorBody, ErrorCode, NodeResult, OperationList, OperationView};
+use mint_api::{
+    ApplyResult, ErrorBody, ErrorCode, NodeResult, OperationList, OperationView, TakenFrom,
+};
 use mint_types::OperationKind;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -43,7 +45,8 @@ async fn list(context: &Context) -> Outcome {
         print_json(&list)?;
         return Ok(0);
     }
-    let mut table = Table::new(&["ID", "KIND", "NODE", "STATE", "ASKED-BY", "SINCE", "LAST"]);
+    let mut table =
+        Table::new(&["ID", "KIND", "NODE", "STATE", "ASKED-BY", "TAKEN-FROM", "SINCE", "LAST"]);
     for operation in &list.operations {
         table.row([
             operation.id.to_string(),
@@ -51,6 +54,7 @@ async fn list(context: &Context) -> Outcome {
             or_dash(operation.subject.clone()),
             state(operation),
             operation.asked_by.clone(),
+            or_dash(operation.taken_from.as_ref().map(taken_from).unwrap_or_default()),
             time(Some(operation.created_ns)),
             or_dash(last(operation)),
         ]);
@@ -60,6 +64,11 @@ async fn list(context: &Context) -> Outcome {
         eprintln!("mintctl: {} is not understood: {}", file.path, file.why);
     }
     Ok(0)
+}
+
+/// The node that died in the middle of it.
+fn taken_from(from: &TakenFrom) -> String {
+    format!("node {} ({})", from.node, from.name)
 }
 
 /// The one line that tells most.
@@ -79,6 +88,8 @@ fn tell(context: &Context, operation: &OperationView) -> Outcome {
         print_json(operation)?;
         return Ok(0);
     }
+    let from = operation.taken_from.as_ref();
+    let from = from.map(|from| format!("{}, operation {} there", taken_from(from), from.id));
     let no_return = if operation.past_no_return { "passed" } else { "not reached" };
     for (name, text) in [
         ("id", operation.id.to_string()),
@@ -86,6 +97,7 @@ fn tell(context: &Context, operation: &OperationView) -> Outcome {
         ("node", or_dash(operation.subject.clone())),
         ("state", state(operation)),
         ("asked by", operation.asked_by.clone()),
+        ("taken from", or_dash(from.unwrap_or_default())),
         ("asked at", time(Some(operation.created_ns))),
         ("began", time(operation.started_ns)),
         ("ended", time(operation.ended_ns)),
@@ -152,6 +164,7 @@ mod tests {
             kind: OperationKind::Resize,
             subject: "web".into(),
             asked_by: "root".into(),
+            taken_from: None,
             state: OperationState::Running,
             cancel: false,
             past_no_return: false,

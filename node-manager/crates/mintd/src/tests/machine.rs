@@ -158,6 +158,7 @@ impl Machine {
                         config: config.clone(),
                         root: root.clone(),
                         bundle: bundle.clone(),
+                        area: None,
                         versions,
                     };
                     match parts.start().await {
