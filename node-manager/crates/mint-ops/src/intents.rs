@@ -74,12 +74,23 @@ fn found(area: &dyn Area) -> Result<Vec<Found>, JournalError> {
     Ok(all)
 }
 
-/// A slot of this node that nobody holds: this node neither.
+/// A slot of this node that nobody holds: this node neither. One that was written over is
+/// of no use to anybody else.
 fn empty(area: &dyn Area) -> Result<Option<Place>, JournalError> {
-    for slot in 0..area.slots() {
-        let place = Place { node: area.here(), slot };
+    let own = || (0..area.slots()).map(|slot| Place { node: area.here(), slot });
+    for place in own() {
         if look(area, place)?.0.holder == Holder::Nobody {
             return Ok(Some(place));
+        }
+    }
+    for place in own() {
+        let (seen, _) = look(area, place)?;
+        if matches!(seen.holder, Holder::Gone(_)) && seen.content == Content::Damaged {
+            let took = area.take(place).map_err(failed("take it", Some(place)))?;
+            if took == Took::Ours {
+                area.clear(place).map_err(failed("clear it", Some(place)))?;
+                return Ok(Some(place));
+            }
         }
     }
     Ok(None)
@@ -201,6 +212,29 @@ impl Shared {
 }
 
 impl Operations {
+    /// Intents of dead nodes that nobody has ended, in words; none where there is no room
+    /// for intents.
+    ///
+    /// # Errors
+    /// When the area cannot be read.
+    pub fn left_by_the_dead(&self) -> Result<Option<Vec<String>>, JournalError> {
+        let Some(area) = self.0.area.as_deref() else { return Ok(None) };
+        let mut left = Vec::new();
+        for Found { place, holder, record } in found(area)? {
+            match (holder, record) {
+                (Holder::Gone(_), Some((entry, from))) => {
+                    let Entry { kind, subject, .. } = entry;
+                    left.push(format!("{from} ({kind} {subject}) is not ended"));
+                }
+                (_, None) if is_unreadable(area, place)? => {
+                    left.push(format!("{place} cannot be read"));
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(left))
+    }
+
     /// Operations of this daemon that another node took while this one did not run: it
     /// ends them. Given once.
     pub fn elsewhere(&self) -> Vec<Elsewhere> {

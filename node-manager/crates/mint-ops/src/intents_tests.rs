@@ -356,3 +356,34 @@ fn intents_of_another_version_stay_with_who_can_read_them() {
     assert_eq!((found.ops.len(), found.unreadable.len()), (0, 1));
     assert_eq!(slots.held().len(), 1);
 }
+
+/// Whatever is written over the slots, a node's operations go on, and one that died is told.
+#[test]
+fn slots_that_were_written_over_are_used_again() {
+    let slots = Slots::default();
+    let (first, _) = daemon(&slots, 1);
+    for _ in 0..16 {
+        begun(&first);
+    }
+    slots.scribble();
+    slots.end(node(1));
+    let (peer, _) = daemon(&slots, 0);
+    assert_eq!(peer.left_by_the_dead().unwrap().unwrap().len(), 16);
+    let (next, _) = daemon(&slots, 1);
+    let op = begun(&next);
+    assert_eq!(peer.left_by_the_dead().unwrap().unwrap().len(), 15);
+    op.commit().unwrap();
+    assert_eq!(slots.held().len(), 15);
+}
+
+#[test]
+fn what_nobody_has_taken_yet_is_told() {
+    let slots = Slots::default();
+    let (first, _) = daemon(&slots, 1);
+    begun(&first);
+    let (peer, _) = daemon(&slots, 0);
+    assert_eq!(peer.left_by_the_dead().unwrap(), Some(Vec::new()));
+    slots.end(node(1));
+    let told = peer.left_by_the_dead().unwrap().unwrap();
+    assert_eq!(told, ["operation 1 of node 1 (node1) (resize web) is not ended"]);
+}

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mint_api::{ErrorBody, ErrorCode};
+use mint_node::doctor::{Check, CheckStatus};
 use mint_node::{Machine, Settled};
-use mint_ops::{Elsewhere, End, Op};
+use mint_ops::{Elsewhere, End, Op, Operations};
 use mint_types::{Asker, NodeId};
 use tracing::{info, warn};
 
@@ -31,6 +32,20 @@ const FREE_WITHIN: Duration = Duration::from_secs(600);
 
 fn failed(text: impl std::fmt::Display) -> End {
     End::Failed(value(&ErrorBody::new(ErrorCode::Failed, text)))
+}
+
+/// Whether what dead nodes were at has been ended.
+pub(crate) fn check(ops: &Operations) -> Check {
+    let (status, good) = (CheckStatus::Warn, "what dead nodes were at is ended".to_owned());
+    match ops.left_by_the_dead() {
+        Ok(Some(left)) => Check::of("intents", status, &left, good),
+        Ok(None) => {
+            let good = "no room for them in the control area: a node that dies with its state \
+                        folder leaves half done what it was at";
+            Check::of("intents", status, &[], good.to_owned())
+        }
+        Err(error) => Check::of("intents", status, &[error.to_string()], good),
+    }
 }
 
 /// Operations of this daemon that others took while this node did not run.

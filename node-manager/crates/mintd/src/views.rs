@@ -13,6 +13,7 @@ use mint_node::doctor::{Check, CheckStatus, check_devices, check_ledger};
 use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
+use crate::takeover;
 
 /// For a peer to say that it is there, when nodes are only listed.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
@@ -213,6 +214,7 @@ pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
         .and_then(|text| text.trim().parse::<mint_types::CpuSet>().ok())
         .map(|cpus| cpus.len());
     let mut checks = check_ledger(&inventory, &app.ops.list(), &app.ops.bad_entries(), online);
+    checks.push(takeover::check(&app.ops));
     checks.push(check_devices(&inventory, &*app.machine));
     let mut silent = Vec::new();
     for view in node_list(app).await?.nodes {
