@@ -85,7 +85,10 @@ fn empty(area: &dyn Area) -> Result<Option<Place>, JournalError> {
     }
     for place in own() {
         let (seen, _) = look(area, place)?;
-        if matches!(seen.holder, Holder::Gone(_)) && seen.content == Content::Damaged {
+        if matches!(
+            (seen.holder, &seen.content),
+            (Holder::Gone(_), Content::Empty | Content::Damaged)
+        ) {
             let took = area.take(place).map_err(failed("take it", Some(place)))?;
             if took == Took::Ours {
                 area.clear(place).map_err(failed("clear it", Some(place)))?;

@@ -16,8 +16,8 @@ use mint_types::{
 };
 use serde_json::Value;
 
+use crate::changes;
 use crate::ending::journal_error;
-use crate::events;
 use crate::takeover::asker_waits;
 use crate::tests::{Daemon, parts, test, until};
 
@@ -100,7 +100,7 @@ fn node_that_dies_is_taken_over_and_shown() {
         crate::takeover::take_over(zero.app.clone()).await;
         assert!(operations(&zero).await.is_empty());
 
-        events::state_changed(&zero.app, &crash(&fake, &slots));
+        changes::state_changed(&zero.app, &crash(&fake, &slots));
         let app = zero.app.clone();
         until(|| app.ops.list().iter().any(|entry| entry.state.is_over())).await;
         let all = operations(&zero).await;
