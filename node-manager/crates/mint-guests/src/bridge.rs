@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use mint_types::NodeId;
+use mint_types::{NODE_MAX, NodeId};
 
 use crate::description::{Description, GuestNetwork};
 use crate::failure::Failure;
@@ -77,7 +77,7 @@ fn check_uplink(node: &Description, uplink: &UplinkFacts) -> Result<(), Failure>
 /// `on_mint0`, tells all.
 pub fn routes(own: NodeId, on_mint0: Ipv4Addr) -> String {
     let node_0 = u32::from(on_mint0).wrapping_sub(own.as_u32());
-    NodeId::all()
+    NodeId::below(NODE_MAX)
         .filter(|&node| node != own)
         .map(|node| {
             let GuestNetwork { address, prefix_bits } = GuestNetwork::of_node(node);

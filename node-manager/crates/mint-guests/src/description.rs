@@ -59,10 +59,10 @@ pub struct GuestNetwork {
 }
 
 impl GuestNetwork {
-    /// The network of guests on a node: `10.78.(10+node).1/24`.
+    /// The network of guests on a node: `10.78.(10+node).1/24`, and on from `10.79.0.1/24`.
     pub fn of_node(node: NodeId) -> Self {
-        let third = u8::try_from(10 + node.as_u32()).expect("ids of nodes are small");
-        Self { address: Ipv4Addr::new(10, 78, third, 1), prefix_bits: 24 }
+        let first = u32::from(Ipv4Addr::new(10, 78, 10, 1));
+        Self { address: Ipv4Addr::from(first + (node.as_u32() << 8)), prefix_bits: 24 }
     }
 }
 
@@ -247,6 +247,7 @@ pub(crate) mod tests {
     fn guest_networks_of_nodes_differ() {
         assert_eq!(GuestNetwork::of_node(NodeId::ZERO).to_string(), "10.78.10.1/24");
         assert_eq!(GuestNetwork::of_node(NodeId::new(15).unwrap()).to_string(), "10.78.25.1/24");
+        assert_eq!(GuestNetwork::of_node(NodeId::new(254).unwrap()).to_string(), "10.79.8.1/24");
         for text in ["10.78.11.1", "10.78.11.1/33", "999.1.1.1/24", "10.78.11.1/", "x/24"] {
             assert!(text.parse::<GuestNetwork>().is_err(), "{text}");
         }

@@ -32,6 +32,8 @@ pub const POOL1: (u32, u32) = (32, 14);
 
 #[derive(Clone, Default)]
 struct State {
+    /// For how many nodes there is room.
+    node_max: u32,
     resources: BTreeMap<ResourceKey, Resource>,
     nodes: BTreeMap<NodeId, NodeStatus>,
     drivers: BTreeMap<Bdf, String>,
@@ -121,6 +123,7 @@ impl FakeMachine {
         let fake = Self::default();
         {
             let mut state = fake.lock();
+            state.node_max = 4;
             for cpu in 0..6 {
                 state.put(ResourceKey::cpu(cpu), Some(0), cpu / 3, |resource| {
                     resource.flags.boot = cpu == 0;
@@ -189,6 +192,12 @@ impl FakeMachine {
                 resource.state = ResState::Owned;
             }
         }
+        self
+    }
+
+    /// A machine with room for so many nodes.
+    pub fn with_room(self, nodes: u32) -> Self {
+        self.lock().node_max = nodes;
         self
     }
 
@@ -403,7 +412,7 @@ impl Machine for FakeMachine {
     fn info(&self) -> Result<MachineInfo, SysError> {
         Ok(MachineInfo {
             node: NodeId::new(self.here).expect("constant"),
-            node_max: 4,
+            node_max: self.lock().node_max,
             numa_nodes: 2,
             mem_block_bytes: BLOCK_BYTES,
             boot_id: 42,

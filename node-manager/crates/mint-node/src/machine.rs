@@ -53,7 +53,7 @@ pub trait Machine: Send + Sync {
     fn nodes(&self) -> Result<Vec<NodeStatus>, SysError> {
         let max = self.info()?.node_max;
         let mut nodes = Vec::new();
-        for id in NodeId::all().filter(|id| id.as_u32() < max) {
+        for id in NodeId::below(max) {
             nodes.extend(self.node(id)?);
         }
         Ok(nodes)

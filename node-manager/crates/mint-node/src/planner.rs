@@ -130,7 +130,8 @@ impl Planner<'_> {
                 .hint(format_args!("ids are 0 to {}", self.inventory.info.node_max - 1))),
             };
         }
-        NodeId::all().find(|&id| exists(id) && is_unused(id)).ok_or_else(|| {
+        let mut all = NodeId::below(self.inventory.info.node_max);
+        all.find(|&id| is_unused(id)).ok_or_else(|| {
             Refusal::new(
                 RefusalCode::NoFreeNode,
                 &resource,

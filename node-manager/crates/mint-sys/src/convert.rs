@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn owner_beyond_the_table_is_an_error() {
-        let entry = uapi::ResourceEntry { state: 2, owner: 200, ..Default::default() };
+        let entry = uapi::ResourceEntry { state: 2, owner: 0x100, ..Default::default() };
         assert!(resource(Kind::Cpu, &entry).is_err());
         let entry = uapi::ResourceEntry { state: 1, owner: uapi::NODE_NONE, target: 0xff, ..entry };
         assert_eq!(resource(Kind::Cpu, &entry).unwrap().owner, None);

@@ -103,7 +103,7 @@ impl Device {
         }
         Ok(MachineInfo {
             node: node_id(call, "node", info.node)?,
-            node_max: info.node_max.min(mint_types::NODE_MAX.into()),
+            node_max: info.node_max.min(uapi::NODE_NONE),
             numa_nodes: info.numa_nodes,
             mem_block_bytes: info.mem_block_bytes,
             boot_id: info.boot_id,

@@ -6,8 +6,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Ids are 0..NODE_MAX (`MINT_NODE_MAX`).
-pub const NODE_MAX: u8 = 16;
+/// For how many nodes the kernels of this project have room (`MINT_NODE_MAX`). How many a
+/// running one has it says itself (`MachineInfo::node_max`), and that counts.
+pub const NODE_MAX: u32 = 16;
+
+/// The kernel's interface has eight bits for an owner, and this word for none.
+const NO_NODE: u8 = 0xff;
 
 /// Bytes of a name, without the NUL that the kernel's field ends with.
 const NAME_BYTES_MAX: usize = 31;
@@ -21,7 +25,7 @@ pub struct NodeId(u8);
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseNodeError {
     /// No node has an id so large.
-    #[error("{0} is no node id: they are 0 to 15")]
+    #[error("{0} is no node id: they are 0 to 254")]
     Id(u32),
     /// A name with other characters than those allowed.
     #[error("`{0}` is no node name: 1 to 31 of a-z, 0-9 and -, starting with a letter")]
@@ -36,14 +40,14 @@ impl NodeId {
     /// When no node can have that id.
     pub fn new(id: u32) -> Result<Self, ParseNodeError> {
         match u8::try_from(id) {
-            Ok(id) if id < NODE_MAX => Ok(Self(id)),
+            Ok(id) if id != NO_NODE => Ok(Self(id)),
             _ => Err(ParseNodeError::Id(id)),
         }
     }
 
-    /// All ids that can be.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..NODE_MAX).map(Self)
+    /// The ids of a machine with so many nodes.
+    pub fn below(nodes: u32) -> impl Iterator<Item = Self> {
+        (0..nodes).map_while(|id| Self::new(id).ok())
     }
 
     /// As the kernel's interface wants it.
@@ -234,9 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_end_below_node_max() {
-        assert!(NodeId::new(15).is_ok());
-        assert_eq!(NodeId::new(16), Err(ParseNodeError::Id(16)));
+    fn ids_end_where_the_kernels_interface_does() {
+        assert!(NodeId::new(254).is_ok());
+        for bad in [255, 256, u32::MAX] {
+            assert_eq!(NodeId::new(bad), Err(ParseNodeError::Id(bad)));
+        }
+        let ids = |nodes| NodeId::below(nodes).map(NodeId::as_u32).collect::<Vec<_>>();
+        assert_eq!(ids(3), [0, 1, 2]);
+        assert_eq!(ids(u32::MAX).len(), 255);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_json};
 use mint_api::{Client, ClientError, ErrorBody, ErrorCode, Hello, NodeList, NodeResult, Versions};
+use mint_node::fake::FakeMachine;
 use mint_types::{NodeState, RefusalCode, ResourceKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -227,6 +228,33 @@ fn node_is_started_by_another_node_than_node_0() {
         for (daemon, peer) in [(&zero, 2), (&one, 2), (&two, 0), (&two, 1)] {
             met(daemon, peer).await;
         }
+    });
+}
+
+/// How many nodes there can be the kernel says.
+#[test]
+fn node_of_an_id_above_15_is_a_peer_like_any() {
+    test(async || {
+        let machine = Machine::with(FakeMachine::new().with_room(40));
+        let zero = machine.daemon(0);
+        let request = |name: &str| {
+            let spec = json!({"name": name, "cpus": "5", "memory": "512M@numa1"});
+            json!({ "spec": spec, "wait": "running" })
+        };
+        let refused = operate::<NodeResult>(&zero.client, "/v1/nodes", request("node40")).await;
+        assert_eq!(refused.unwrap_err().refusals[0].code, RefusalCode::NameBad);
+        let added: NodeResult =
+            operate(&zero.client, "/v1/nodes", request("node39")).await.unwrap();
+        assert_eq!(added.node.unwrap().id, id(39));
+        let far = machine.daemon(39);
+        met(&zero, 39).await;
+        met(&far, 0).await;
+        assert_eq!(exec(&zero.client, "node39", &["true"]).await.unwrap().0, 0);
+        let give = json!({"spec": {"devices": [DISK], "from": ["node0"]}});
+        operate::<NodeResult>(&far.client, "/v1/nodes/39/resize", give).await.unwrap();
+        assert_eq!(machine.owner(disk()), Some(39));
+        let list: NodeList = far.client.get("/v1/nodes").await.unwrap();
+        assert_eq!(list.nodes[1].address, machine.address(39).ip().to_string());
     });
 }
 
