@@ -14,9 +14,11 @@ MAGIC = 0x61657261544E494D
 VERSIONS = (1, 2)  # of the header, whose fields are the same in both
 RING_HEAD_BYTES = 128
 
-# struct mint_area_header up to park_pml4_entries, and bp_offset with bp_bytes at its end.
+# struct mint_area_header up to park_pml4_entries, and bp_offset with bp_bytes at the end of its first form. Where the
+# slots for intents are follows; older areas end before it.
 FIRST = struct.Struct("<QIIQQ8IQ24I")
 LAST = struct.Struct("<II")
+INTENTS = struct.Struct("<4I")
 NAMES = (
     "magic version header_bytes area_bytes boot_id node_max cpu_max mem_max pci_max pci_count ring_bytes ctrl_ring_bytes "
     "console_bytes mem_block_bytes node_offset node_stride cpu_offset cpu_stride mem_offset mem_stride pci_offset "
@@ -45,6 +47,11 @@ class Area:
         assert self.header["magic"] == MAGIC and self.header["version"] in VERSIONS, self.header
         assert self.header["area_bytes"] == self.bytes, self.header
         self.header["bp_offset"], self.header["bp_bytes"] = LAST.unpack(ram.read(first + LAST_AT, LAST.size))
+        at = LAST_AT + LAST.size
+        has_intents = self.header["header_bytes"] >= at + INTENTS.size
+        found = INTENTS.unpack(ram.read(first + at, INTENTS.size)) if has_intents else (0, 0, 0, 0)
+        names = ("intent_offset", "intent_stride", "intent_slots", "intent_bytes")
+        self.header |= dict(zip(names, found, strict=True))
 
     def entries(self, table: str, begin: int = 0, end: int | None = None) -> tuple[tuple[int, int], ...]:
         """Bytes begin to end of every entry of a table ("node", "cpu", "mem", "pci", "console")."""
@@ -88,7 +95,18 @@ class Area:
             ),
             Part("mint0's rings", ((h["ring_offset"], pairs * h["ring_bytes"]),)),
             Part("boot parameters", ((h["bp_offset"], h["bp_bytes"]),)),
+            # The word, and the heads of both copies, as well as all of a slot.
+            Part("holders of intents", self.intents(0, 8)),
+            Part("heads of intents", self.intents(64, 80) + self.intents(64 + h["intent_bytes"], 80 + h["intent_bytes"])),
+            Part("intents", self.intents(0, h["intent_stride"])),
         ]
+
+    def intents(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Bytes begin to end of every node's slots for intents."""
+        h = self.header
+        count = h["node_max"] * h["intent_slots"]
+        assert count, "the control area has no room for intents"
+        return tuple((h["intent_offset"] + i * h["intent_stride"] + begin, end - begin) for i in range(count))
 
 
 # What no kernel writes again, or not before the next change: put back when the scribbling is over.

@@ -26,6 +26,7 @@ while ! [ -e {STOP} ]; do
     timeout 5 mintctl cpu list
     timeout 5 mintctl memory list
     timeout 5 mintctl device list
+    timeout 5 mintctl doctor
     cat /sys/kernel/mint/nodes/*/*
     lspci -v
     for peer in 0 1 2; do timeout 2 ping -c 1 node$peer; done
