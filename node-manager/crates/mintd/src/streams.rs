@@ -33,8 +33,9 @@ const LINGER: Duration = Duration::from_secs(5);
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// Console of a node that does not run: the same, should an event of its start be missed.
 const LOOK_ENDED: Duration = Duration::from_secs(1);
-/// Console: so often a node may take no key before the rest is dropped.
-const KEY_TRIES: u32 = 100;
+/// Console: so often a node may take no key before the rest is dropped, each time after
+/// [`LOOK`]'s first pause. Its kernel takes what fits, and the rest when somebody read that.
+const KEY_TRIES: u32 = 3000;
 
 /// Runs a command here, as the first frame says.
 pub(crate) async fn exec(io: impl AsyncRead + AsyncWrite + Unpin + Send) {
