@@ -10,11 +10,11 @@ use mint_sys::SysError;
 use mint_types::{Bdf, Gift, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
 use tracing::{info, warn};
 
-use crate::describe::progress;
+use crate::facts::refused_by_kernel;
 use crate::machine::Machine;
 use crate::peers::{PeerError, Peers, Stopped, in_turn};
-use crate::planner::refused_by_kernel;
 use mint_host::Host;
+use mint_plan::progress;
 
 /// How long a rollback waits for a running peer whose daemon does not answer: what keeps it
 /// running starts it again after a second.

@@ -8,9 +8,9 @@ use mint_sys::SysError;
 use mint_types::{Kind, NodeState, RefusalCode, ResState};
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::Inventory;
+use crate::facts::IOMMU_OFF;
 use crate::machine::Machine;
-use crate::planner::IOMMU_OFF;
+use mint_plan::Inventory;
 
 /// Outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -227,6 +227,7 @@ fn journal(operations: &[Entry], bad: &[BadEntry]) -> Check {
 mod tests {
     use super::*;
     use crate::fake::FakeMachine;
+    use crate::machine::read_ledger;
     use mint_types::{NodeId, ResourceKey};
 
     fn status<'a>(checks: &'a [Check], name: &str) -> &'a Check {
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn machine_in_order_has_no_fault() {
-        let inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        let inventory = read_ledger(&FakeMachine::new()).unwrap();
         for check in check_ledger(&inventory, &[], &[], Some(6)) {
             assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
         }
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn owner_that_is_no_node_is_a_fault() {
-        let mut inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        let mut inventory = read_ledger(&FakeMachine::new()).unwrap();
         inventory.cpus[3].owner = Some(NodeId::new(3).unwrap());
         let checks = check_ledger(&inventory, &[], &[], None);
         assert_eq!(status(&checks, "ledger").status, CheckStatus::Fail);
@@ -254,7 +255,7 @@ mod tests {
     fn core_of_a_dead_node_outside_the_park_loop_is_a_fault() {
         let fake = FakeMachine::new().with_node(1, "web", &[ResourceKey::cpu(3)]);
         fake.set_state(NodeId::new(1).unwrap(), NodeState::Crashed);
-        let mut inventory = Inventory::read(&fake).unwrap();
+        let mut inventory = read_ledger(&fake).unwrap();
         let find = |inventory: &Inventory| check_ledger(inventory, &[], &[], None);
         assert_eq!(status(&find(&inventory), "park").status, CheckStatus::Fail);
         inventory.cpus[3].flags.parked = true;
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn devices_behind_an_iommu_are_told_with_the_way_out() {
         let fake = FakeMachine::new();
-        let inventory = Inventory::read(&fake).unwrap();
+        let inventory = read_ledger(&fake).unwrap();
         let lendable = inventory.of_kind(Kind::Device);
         let lendable = lendable.iter().filter(|one| {
             !one.flags.bridge && !one.flags.platform && (one.flags.msi || one.flags.msix)
@@ -284,7 +285,7 @@ mod tests {
 
     #[test]
     fn fewer_cpus_online_than_owned_is_told() {
-        let inventory = Inventory::read(&FakeMachine::new()).unwrap();
+        let inventory = read_ledger(&FakeMachine::new()).unwrap();
         let checks = check_ledger(&inventory, &[], &[], Some(5));
         assert_eq!(status(&checks, "cpus-here").status, CheckStatus::Warn);
     }

@@ -8,12 +8,13 @@ use mint_ops::Lock;
 use mint_types::{Gift, Refusal, ResourceKey};
 
 use crate::apply::StepError;
-use crate::inventory::Inventory;
+use crate::facts::has_guests;
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
 use crate::peers::{Stopped, in_turn};
-use crate::planner::{busy, has_guests};
 use crate::turn::held;
+use mint_plan::busy;
+use mint_plan::{Inventory, Planner};
 
 /// Whoever asked may have gone, and takes back what he knows of: no more behind his back.
 fn still(wanted: &dyn Fn() -> bool) -> Result<(), OpError> {
@@ -61,7 +62,8 @@ impl Nodes {
     ) -> Result<Vec<Result<(), Refusal>>, OpError> {
         let inventory = self.inventory()?;
         let here = inventory.info.node;
-        let planner = self.planner(&inventory);
+        let answers = self.answers();
+        let planner = Planner::new(&inventory, &answers);
         let others = self.ops.held();
         let answer = |&key| {
             if let Some(other) = others.iter().find(|other| other.lock == Lock::Resource(key)) {

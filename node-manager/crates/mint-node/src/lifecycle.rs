@@ -12,13 +12,13 @@ use mint_types::{
 use tracing::{info, info_span, warn};
 
 use crate::apply::ApplyError;
-use crate::describe::{describe, progress};
-use crate::inventory::Inventory;
 use crate::nodes::{Carried, Nodes, about, intent, ms, name_of, not_running, planned};
 use crate::outcome::{Done, GiveBack, OpError, Times};
-use crate::planner::Planner;
 use crate::specs::no_description;
 use crate::turn::{Turn, locks_of};
+use mint_plan::Inventory;
+use mint_plan::Planner;
+use mint_plan::{describe, progress};
 
 /// After that, a memory block that stays is not replaced by another one any more: a
 /// try may take the kernel's whole time limit for emptying a block.
@@ -107,7 +107,8 @@ impl Nodes {
                 Lock::Resource(key) => Some(key),
                 Lock::Node(_) | Lock::Name(_) => None,
             }));
-            let mut planner = self.planner(&inventory);
+            let answers = self.answers();
+            let mut planner = Planner::new(&inventory, &answers);
             planner.stay.clone_from(&stay);
             // too few other blocks: the try that failed says more than that
             found = match plan(&planner) {

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use mint_plan::Inventory;
 use mint_sys::{ConsoleChunk, Device, KillReport, SysError, uapi};
 use mint_types::{Kind, MachineInfo, NodeId, NodeState, NodeStatus, Resource, ResourceKey};
 
@@ -58,6 +59,20 @@ pub trait Machine: Send + Sync {
         }
         Ok(nodes)
     }
+}
+
+/// The ledger, now: all resources and nodes, one after the other.
+///
+/// # Errors
+/// When a call to the kernel fails.
+pub fn read_ledger(machine: &dyn Machine) -> Result<Inventory, SysError> {
+    Ok(Inventory {
+        info: machine.info()?,
+        cpus: machine.resources(Kind::Cpu)?,
+        memory: machine.resources(Kind::Memory)?,
+        devices: machine.resources(Kind::Device)?,
+        nodes: machine.nodes()?,
+    })
 }
 
 /// The running kernel's `/dev/mint`.

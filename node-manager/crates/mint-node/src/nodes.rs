@@ -2,8 +2,7 @@
 //! What operations on nodes have in common: the traits that they act through, and words for
 //! what they are about.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,13 +13,13 @@ use mint_types::{NodeId, NodeName, NodeStatus, Plan, Refusal, RefusalCode, Step}
 
 use crate::apply::Applier;
 use crate::config::Config;
-use crate::describe::describe;
-use crate::inventory::Inventory;
-use crate::machine::Machine;
+use crate::facts::Answers;
+use crate::machine::{Machine, read_ledger};
 use crate::outcome::{Done, OpError, Times};
 use crate::peers::Peers;
-use crate::planner::Planner;
 use crate::specs::SpecStore;
+use mint_plan::Inventory;
+use mint_plan::describe;
 
 /// What operations need; see the traits.
 pub struct Nodes {
@@ -44,19 +43,17 @@ pub(crate) type Progress<'a> = &'a dyn Fn(&str);
 
 impl Nodes {
     pub(crate) fn inventory(&self) -> Result<Inventory, OpError> {
-        Inventory::read(&*self.machine)
+        read_ledger(&*self.machine)
             .map_err(|source| OpError::Kernel { action: "read the ledger".into(), source })
     }
 
-    pub(crate) fn planner<'a>(&'a self, inventory: &'a Inventory) -> Planner<'a> {
-        Planner {
-            inventory,
+    /// What plans are told beyond the ledger.
+    pub(crate) fn answers(&self) -> Answers<'_> {
+        Answers {
             machine: &*self.machine,
             host: &*self.host,
             peers: &*self.peers,
             config: &self.config,
-            stay: BTreeSet::new(),
-            answers: RefCell::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use tracing::{info, info_span};
 
 use crate::nodes::{Carried, Nodes};
 use crate::outcome::{Done, OpError};
-use crate::planner::Planner;
+use mint_plan::Planner;
 
 impl Nodes {
     /// Changes what a node owns: all of the request, or nothing.

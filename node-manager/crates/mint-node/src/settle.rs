@@ -8,10 +8,10 @@ use mint_types::{NodeId, NodeStatus, OperationKind, Plan, Step};
 use tracing::warn;
 
 use crate::apply::StepError;
-use crate::inventory::Inventory;
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
 use crate::turn::locks_of;
+use mint_plan::Inventory;
 
 /// What became of it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use mint_types::{NodeId, NodeSpec, NodeStatus, Refusal, RefusalCode, ResourceKey
 use serde::{Deserialize, Serialize};
 
 use crate::files::write_atomic;
-use crate::inventory::Inventory;
+use mint_plan::Inventory;
 
 /// A resource since it came to the node: any other owner meanwhile has changed the count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -206,13 +206,14 @@ mod tests {
     use super::*;
     use crate::fake::FakeMachine;
     use crate::machine::Machine;
+    use crate::machine::read_ledger;
 
     #[test]
     fn descriptions_die_with_the_boot_of_the_machine() {
         let folder = tempfile::tempdir().unwrap();
         let node = NodeId::new(3).unwrap();
         let fake = FakeMachine::new().with_node(3, "web", &[ResourceKey::cpu(5)]);
-        let inventory = Inventory::read(&fake).unwrap();
+        let inventory = read_ledger(&fake).unwrap();
         let spec = NodeSpec::named("web".parse().unwrap());
         let store = SpecStore::open(folder.path()).unwrap();
         store.put(&inventory, node, &spec).unwrap();
@@ -230,7 +231,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let node = NodeId::new(3).unwrap();
         let fake = FakeMachine::new().with_node(3, "web", &[ResourceKey::cpu(5)]);
-        let read = || Some(Inventory::read(&fake).unwrap());
+        let read = || Some(read_ledger(&fake).unwrap());
         let store = SpecStore::open(folder.path()).unwrap();
         store.put(&read().unwrap(), node, &NodeSpec::named("web".parse().unwrap())).unwrap();
         store.forget_stale(node, read).unwrap();

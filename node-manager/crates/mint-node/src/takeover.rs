@@ -92,7 +92,3 @@ impl Nodes {
         Ok(None)
     }
 }
-
-#[cfg(test)]
-#[path = "takeover_tests.rs"]
-mod tests;

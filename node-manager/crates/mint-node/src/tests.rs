@@ -4,8 +4,10 @@
 mod for_peers;
 mod lifecycle;
 mod model;
+mod planner;
 mod resize;
 mod settle;
+mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,12 +15,14 @@ use std::sync::Arc;
 
 use mint_host::Host;
 use mint_ops::{End, Folder, Intent, Op, Operations, Request};
+use mint_plan::Planner;
 use mint_types::{
     Asker, Bdf, BlockPages, Gift, HolderKind, Kind, NodeId, NodeName, NodeSpec, NodeState,
     OperationKind, PageHolder, PageKind, PagesOfKind, RefusalCode, ResState, ResizeSpec,
     ResourceKey, Step,
 };
 
+use self::planner::Images;
 use crate::apply::ApplyError;
 use crate::config::Config;
 use crate::fake::FakeMachine;
@@ -26,7 +30,6 @@ use crate::machine::Machine;
 use crate::nodes::Nodes;
 use crate::outcome::{Done, GiveBack, OpError};
 use crate::peers::Stopped;
-use crate::planner::tests::Images;
 use crate::settle::Settled;
 use crate::specs::SpecStore;
 
@@ -127,7 +130,7 @@ impl Nodes {
 
     fn plan_for_test(&self, spec: &NodeSpec) -> Vec<Step> {
         let inventory = self.inventory().unwrap();
-        self.planner(&inventory).add(spec).unwrap().steps
+        Planner::new(&inventory, &self.answers()).add(spec).unwrap().steps
     }
 }
 

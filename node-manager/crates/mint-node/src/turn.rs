@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use mint_ops::{Held, Lock, Locks, Op};
 use mint_types::{NodeId, NodeState, NodeStatus, Plan, Refusal, RefusalCode, ResState, Step};
 
-use crate::inventory::Inventory;
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
-use crate::planner::Planner;
+use mint_plan::Inventory;
+use mint_plan::Planner;
 
 /// A plan whose turn has come.
 pub(crate) struct Turn {
@@ -111,16 +111,17 @@ impl Nodes {
         dry_run: bool,
         plan: &dyn Fn(&Planner<'_>) -> Result<Plan, Vec<Refusal>>,
     ) -> Result<Turn, OpError> {
+        let answers = self.answers();
         loop {
             op.check()?;
             let given_back = op.given_back();
             let others = op.held_by_others();
             let inventory = self.inventory()?;
             let seen = without(&inventory, &others);
-            let found = match plan(&self.planner(&seen)) {
+            let found = match plan(&Planner::new(&seen, &answers)) {
                 Ok(found) => found,
                 // where only what others hold stands in the way, it may come free
-                Err(_) => plan(&self.planner(&inventory)).map_err(OpError::Refused)?,
+                Err(_) => plan(&Planner::new(&inventory, &answers)).map_err(OpError::Refused)?,
             };
             let wanted = locks_of(&found);
             if dry_run {

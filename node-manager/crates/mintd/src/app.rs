@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_api::{ErrorBody, ErrorCode};
 use mint_host::Host;
-use mint_node::{Config, Inventory, Machine, Nodes, OpError, SpecStore};
+use mint_node::{Config, Machine, Nodes, OpError, SpecStore, read_ledger};
 use mint_ops::{Op, Operations};
+use mint_plan::Inventory;
 use mint_types::{Asker, NodeId, OperationId};
 use tracing::{error, warn};
 
@@ -46,7 +47,7 @@ pub(crate) struct App {
 impl App {
     /// The ledger, now.
     pub fn inventory(&self) -> Result<Inventory, ErrorBody> {
-        Inventory::read(&*self.machine)
+        read_ledger(&*self.machine)
             .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))
     }
 

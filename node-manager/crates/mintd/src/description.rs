@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use mint_api::{ErrorBody, SpecReply, WaitFor};
 use mint_image::initrd;
-use mint_node::{Inventory, no_description};
+use mint_node::no_description;
 use mint_ops::Op;
+use mint_plan::Inventory;
 use mint_types::{Kind, NodeId, NodeName, NodeSpec, NodeStatus, Refusal, RefusalCode};
 use tokio::time::timeout;
 

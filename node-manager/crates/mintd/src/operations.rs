@@ -8,8 +8,9 @@ use mint_api::{
     AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, ResizeRequest, StartRequest,
     StopRequest, TimesView,
 };
-use mint_node::{Done, GiveBack, Inventory, about, not_running};
+use mint_node::{Done, GiveBack, about, not_running};
 use mint_ops::Op;
+use mint_plan::Inventory;
 use mint_types::{NodeId, NodeSpec, NodeStatus, Refusal, RefusalCode};
 use serde_json::json;
 use tracing::{info, warn};

@@ -8,8 +8,8 @@ use mint_api::{
     CheckView, CpuList, DeviceList, DeviceView, DoctorReport, ErrorBody, MemoryList, NodeDetail,
     NodeList, NodeResources, NodeView, ResourceView,
 };
-use mint_node::Inventory;
 use mint_node::doctor::{Check, CheckStatus, check_devices, check_ledger};
+use mint_plan::Inventory;
 use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;

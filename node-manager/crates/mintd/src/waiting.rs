@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mint_api::{ErrorBody, ErrorCode, NodeResult, OrderedEnd, TimesView, WaitFor};
-use mint_node::{Done, Inventory};
+use mint_node::Done;
 use mint_ops::Op;
+use mint_plan::Inventory;
 use mint_types::{NodeId, NodeState, NodeStatus};
 
 use crate::app::App;

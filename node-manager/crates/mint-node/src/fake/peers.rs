@@ -31,7 +31,7 @@ impl FakeMachine {
             return Err(PeerError::Failed { node, message: "not mine".into() });
         }
         if key.kind == Kind::Memory && stuck.contains(&key.id) {
-            let refusal = Box::new(crate::planner::not_movable(key, "a peer", None));
+            let refusal = Box::new(mint_plan::not_movable(key, "a peer", None));
             return Err(PeerError::Refused { node, refusal });
         }
         resource.state = ResState::Free;
@@ -59,7 +59,7 @@ impl Peers for FakeMachine {
         state.calls.push(format!("peer {node} is asked for {}", keys.len()));
         let answer = |&key: &ResourceKey| match state.immovable(key.id) {
             kinds @ Some(_) if key.kind == Kind::Memory => {
-                Err(crate::planner::not_movable(key, "a peer", kinds))
+                Err(mint_plan::not_movable(key, "a peer", kinds))
             }
             _ => Ok(()),
         };

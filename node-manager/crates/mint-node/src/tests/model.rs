@@ -16,12 +16,12 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config as Runs, TestRunner};
 use serde_json::Value;
 
+use super::planner::Images;
 use crate::config::Config;
 use crate::fake::FakeMachine;
-use crate::inventory::Inventory;
+use crate::machine::read_ledger;
 use crate::nodes::Nodes;
 use crate::outcome::GiveBack;
-use crate::planner::tests::Images;
 use crate::settle::Settled;
 use crate::specs::SpecStore;
 
@@ -176,7 +176,7 @@ fn carry_out(nodes: &Nodes, images: &Images, name: &str, act: &Act) -> bool {
 /// The ledger: who has what, and which nodes there are and run. How a node that is at
 /// rest came to it is not in it: an image that was taken back leaves no trace.
 fn ledger(fake: &FakeMachine) -> Vec<String> {
-    let inventory = Inventory::read(fake).unwrap();
+    let inventory = read_ledger(fake).unwrap();
     let all = Kind::ALL.into_iter().flat_map(|kind| inventory.of_kind(kind));
     let mut lines: Vec<String> =
         all.map(|one| format!("{} {:?} {:?}", one.key, one.state, one.owner)).collect();
@@ -189,7 +189,7 @@ fn ledger(fake: &FakeMachine) -> Vec<String> {
 
 /// Every resource is free, or a node's that is there.
 fn assert_partition(fake: &FakeMachine, resources: usize) {
-    let inventory = Inventory::read(fake).unwrap();
+    let inventory = read_ledger(fake).unwrap();
     let all: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| inventory.of_kind(kind)).collect();
     assert_eq!(all.len(), resources);
     for one in all {

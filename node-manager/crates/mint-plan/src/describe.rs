@@ -7,7 +7,7 @@ use mint_types::{Kind, ResourceKey, Step, format_bytes};
 use crate::inventory::Inventory;
 
 /// All steps in words, runs of memory blocks as one.
-pub(crate) fn describe(steps: &[Step], inventory: &Inventory) -> Vec<String> {
+pub fn describe(steps: &[Step], inventory: &Inventory) -> Vec<String> {
     let mut told = Vec::new();
     let mut rest = steps;
     while let Some(first) = rest.first() {
@@ -63,7 +63,7 @@ fn memory_text(first: &Step, count: usize, inventory: &Inventory) -> String {
 
 /// What to tell before the step of that index is done; nothing when it goes on with
 /// memory, as the step before did.
-pub(crate) fn progress(steps: &[Step], index: usize) -> Option<String> {
+pub fn progress(steps: &[Step], index: usize) -> Option<String> {
     let step = steps.get(index)?;
     let goes_on = index > 0 && alike(&steps[index - 1], step);
     match step {
@@ -75,29 +75,5 @@ pub(crate) fn progress(steps: &[Step], index: usize) -> Option<String> {
             Some(format!("release memory from node {node}"))
         }
         other => Some(other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fake::{FakeMachine, POOL1};
-    use mint_types::NodeId;
-
-    #[test]
-    fn neighbours_are_told_as_one() {
-        let inventory = Inventory::read(&FakeMachine::new()).unwrap();
-        let node = NodeId::new(1).unwrap();
-        let claim = |key| Step::Claim { key, node, driver: None };
-        let block = |number| ResourceKey::memory(POOL1.0 + number);
-        let steps = [claim(ResourceKey::cpu(3)), claim(block(0)), claim(block(1)), claim(block(5))];
-        assert_eq!(
-            describe(&steps, &inventory),
-            [
-                "claim cpu 3 for node 1",
-                "claim memory 256M at 0x100000000 for node 1",
-                "claim memory 128M at 0x128000000 for node 1",
-            ]
-        );
     }
 }

@@ -8,17 +8,18 @@ use std::sync::{Arc, Barrier};
 use mint_ops::fake::Memory;
 use mint_ops::fake_area::Slots;
 use mint_ops::{End, Op, Operations, Request};
+
 use mint_types::{
     Asker, Kind, NodeId, NodeSpec, NodeState, OperationKind, ResState, ResizeSpec, ResourceKey,
 };
 use serde_json::Value;
 
+use super::planner::Images;
 use crate::config::Config;
 use crate::fake::FakeMachine;
-use crate::inventory::Inventory;
+use crate::machine::read_ledger;
 use crate::nodes::Nodes;
 use crate::outcome::{GiveBack, OpError};
-use crate::planner::tests::Images;
 use crate::settle::Settled;
 use crate::specs::SpecStore;
 
@@ -59,7 +60,7 @@ fn daemon(fake: &Arc<FakeMachine>, slots: &Slots, node: u32, store: Memory) -> D
 
 /// Who has what, and which nodes but the one that dies there are and run.
 fn ledger(fake: &FakeMachine) -> Vec<String> {
-    let inventory = Inventory::read(fake).unwrap();
+    let inventory = read_ledger(fake).unwrap();
     let all = Kind::ALL.into_iter().flat_map(|kind| inventory.of_kind(kind));
     let mut lines: Vec<String> =
         all.map(|one| format!("{} {:?} {:?}", one.key, one.state, one.owner)).collect();
@@ -69,7 +70,7 @@ fn ledger(fake: &FakeMachine) -> Vec<String> {
 }
 
 fn assert_partition(fake: &FakeMachine) {
-    let inventory = Inventory::read(fake).unwrap();
+    let inventory = read_ledger(fake).unwrap();
     for one in Kind::ALL.into_iter().flat_map(|kind| inventory.of_kind(kind)) {
         match (one.state, one.owner) {
             (ResState::Free, None) => {}
@@ -306,7 +307,7 @@ fn own_end_is_not_carried_out_by_oneself() {
         };
         let op = dies.nodes.ops.submit(request).unwrap();
         let two = fake.also_from(2);
-        let inventory = Inventory::read(&two).unwrap();
+        let inventory = read_ledger(&two).unwrap();
         let mut intent = crate::about(inventory.node(id(2)).unwrap());
         if again {
             intent.boots = intent.boots.map(|boots| boots.wrapping_sub(1));

@@ -3,13 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use mint_sys::SysError;
 use mint_types::{
     CpuSet, Kind, MachineInfo, NodeId, NodeStatus, Refusal, RefusalCode, ResState, Resource,
     ResourceKey,
 };
-
-use crate::machine::Machine;
 
 /// All resources and nodes, as read one after the other: the ledger goes on
 /// changing, so every step of a plan is checked again by the kernel.
@@ -28,20 +25,6 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Reads everything.
-    ///
-    /// # Errors
-    /// When a call to the kernel fails.
-    pub fn read(machine: &dyn Machine) -> Result<Self, SysError> {
-        Ok(Self {
-            info: machine.info()?,
-            cpus: machine.resources(Kind::Cpu)?,
-            memory: machine.resources(Kind::Memory)?,
-            devices: machine.resources(Kind::Device)?,
-            nodes: machine.nodes()?,
-        })
-    }
-
     /// Resources of one kind.
     pub fn of_kind(&self, kind: Kind) -> &[Resource] {
         match kind {

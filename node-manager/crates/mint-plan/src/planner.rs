@@ -1,39 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a description to steps, or to every reason why not. Reads only; asks
-//! the kernel and the peers by dry runs.
+//! From a description to steps, or to every reason why not.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mint_sys::SysError;
 use mint_types::{
-    Bdf, BlockPages, Kind, MemoryRequest, NodeId, NodeSpec, PagesOfKind, Plan, Refusal,
-    RefusalCode, ResState, Resource, ResourceKey, Step,
+    Bdf, Kind, MemoryRequest, NodeId, NodeSpec, Plan, Refusal, RefusalCode, ResState, Resource,
+    ResourceKey, Step,
 };
 
-use crate::config::Config;
+use crate::facts::Facts;
 use crate::inventory::Inventory;
-use crate::machine::Machine;
-use crate::peers::{PeerError, Peers};
-use mint_host::Host;
-use mint_image::{initrd, kernel_image};
+use crate::refusals::{being_moved, boot_core, busy};
 
 /// Resources that are asked for in one question, at least.
 const ASKED_AT_ONCE: usize = 64;
-/// `MINT_REFUSE_DRIVER`: the plan unbinds the driver itself.
-const REASON_DRIVER: u32 = 6;
-
-/// The way out of [`RefusalCode::DeviceIommu`].
-pub(crate) const IOMMU_OFF: &str = "boot node 0 with intel_iommu=off amd_iommu=off intremap=off \
-                                    (docs/bare-metal.md)";
-
 /// What a plan is made from.
-pub(crate) struct Planner<'a> {
+pub struct Planner<'a> {
+    /// The ledger.
     pub inventory: &'a Inventory,
-    pub machine: &'a dyn Machine,
-    pub host: &'a dyn Host,
-    pub peers: &'a dyn Peers,
-    pub config: &'a Config,
+    /// What the ledger does not say.
+    pub facts: &'a dyn Facts,
     /// Memory blocks that their owners have tried to give up in vain.
     pub stay: BTreeSet<ResourceKey>,
     /// What owners have said for this plan: a resource is asked for once.
@@ -51,8 +38,18 @@ pub(crate) struct Draft {
     pub refusals: Vec<Refusal>,
 }
 
+impl<'a> Planner<'a> {
+    /// One that knows nothing yet of what stays.
+    pub fn new(inventory: &'a Inventory, facts: &'a dyn Facts) -> Self {
+        Self { inventory, facts, stay: BTreeSet::new(), answers: RefCell::default() }
+    }
+}
+
 impl Planner<'_> {
-    /// The plan that makes the node of `spec`, or all refusals.
+    /// The plan that makes the node of `spec`.
+    ///
+    /// # Errors
+    /// With all refusals.
     pub fn add(&self, spec: &NodeSpec) -> Result<Plan, Vec<Refusal>> {
         let mut draft = Draft {
             node: NodeId::ZERO,
@@ -305,7 +302,7 @@ impl Planner<'_> {
             ));
             return;
         }
-        for peer in self.host.group_peers(bdf) {
+        for peer in self.facts.group_peers(bdf) {
             let stays = self
                 .inventory
                 .find(ResourceKey::device(peer))
@@ -323,7 +320,7 @@ impl Planner<'_> {
         }
         let mut driver = None;
         if resource.owner == Some(self.inventory.info.node) {
-            let users = self.host.users(bdf);
+            let users = self.facts.users(bdf);
             if !users.is_empty() {
                 draft.refusals.push(busy(
                     key,
@@ -332,7 +329,7 @@ impl Planner<'_> {
                 ));
                 return;
             }
-            driver = self.host.driver(bdf);
+            driver = self.facts.driver(bdf);
         }
         self.take(draft, resource, driver);
     }
@@ -428,7 +425,10 @@ impl Planner<'_> {
     }
 
     /// Asks who would have to give it up whether it could.
-    pub(crate) fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// With its reason.
+    pub fn can_release(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
         if let Some(known) = self.answers.borrow().get(&(key, owner)) {
             return known.clone();
         }
@@ -451,47 +451,25 @@ impl Planner<'_> {
     fn ask(&self, owner: NodeId, keys: &[ResourceKey]) {
         let said: Vec<Result<(), Refusal>> =
             if owner != self.inventory.info.node && self.inventory.is_live(owner) {
-                match self.peers.releasable(owner, keys) {
+                match self.facts.releasable(owner, keys) {
                     Ok(said) => said,
                     Err(error) => {
                         keys.iter().map(|&key| Err(self.not_asked(key, owner, &error))).collect()
                     }
                 }
             } else {
-                keys.iter().map(|&key| self.look_here(key, owner)).collect()
+                keys.iter().map(|&key| self.facts.can_release(self.inventory, key, owner)).collect()
             };
         let asked = keys.iter().map(|&key| (key, owner));
         self.answers.borrow_mut().extend(asked.zip(said));
     }
 
-    fn not_asked(&self, key: ResourceKey, owner: NodeId, error: &PeerError) -> Refusal {
+    fn not_asked(&self, key: ResourceKey, owner: NodeId, error: &str) -> Refusal {
         let label = self.inventory.label(owner);
         let text = format!("{label} cannot be asked for {key}: {error}");
         Refusal::new(RefusalCode::PeerUnreachable, key, text)
             .owned_by(label)
             .hint("look at it: mintctl node show; or choose another one")
-    }
-
-    /// Of a resource of this node, or of one that does not run.
-    fn look_here(&self, key: ResourceKey, owner: NodeId) -> Result<(), Refusal> {
-        let label = self.inventory.label(owner);
-        let is_ours = owner == self.inventory.info.node;
-        if key.kind == Kind::Memory && is_ours && !self.host.is_movable(key.id) {
-            let phys = self.inventory.info.block_range(key.id);
-            return Err(not_movable(key, &label, self.host.immovable(phys)));
-        }
-        if let (true, Some(refusal)) = (is_ours, has_guests(self.host, self.inventory, key)) {
-            return Err(refusal);
-        }
-        match self.machine.release(key, owner, true) {
-            Ok(()) => Ok(()),
-            Err(SysError::Move { failure, .. })
-                if key.kind == Kind::Device && failure.reason == REASON_DRIVER =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(refused_by_kernel(key, &label, &error)),
-        }
     }
 
     fn images(&self, draft: &mut Draft, spec: &NodeSpec) {
@@ -505,103 +483,8 @@ impl Planner<'_> {
             0 => u64::MAX,
             blocks => blocks.saturating_mul(self.inventory.info.mem_block_bytes),
         };
-        if spec.start || spec.kernel.is_some() {
-            let kernel = spec.kernel.as_ref().unwrap_or(&self.config.node.kernel);
-            draft.refusals.extend(kernel_image::check_kernel(kernel, memory_bytes).err());
-        }
-        if spec.start || spec.initrd.is_some() {
-            let initrd = spec.initrd.as_ref().unwrap_or(&self.config.node.initrd);
-            match initrd::check_initrd(initrd, memory_bytes) {
-                Ok(initrd) => draft.notes.extend(initrd.note),
-                Err(refusal) => draft.refusals.push(refusal),
-            }
-        }
+        let (notes, refusals) = self.facts.check_images(spec, memory_bytes);
+        draft.notes.extend(notes);
+        draft.refusals.extend(refusals);
     }
 }
-
-/// Why a running node keeps the core that it started on.
-pub(crate) fn boot_core(key: ResourceKey, owner: &str) -> Refusal {
-    let text = format!("{key} is the boot core of {owner}, which runs");
-    Refusal::new(RefusalCode::CpuBoot, key, text).owned_by(owner).hint("choose another core")
-}
-
-/// Why what is on its way cannot be sent elsewhere.
-pub(crate) fn being_moved(key: ResourceKey, owner: &str) -> Refusal {
-    let text = format!("{key} is just being moved (by {owner})");
-    Refusal::new(RefusalCode::CpuMoving, key, text)
-        .owned_by(owner)
-        .hint("try again; if it stays so: mintctl doctor")
-}
-
-/// Why a function that is in use is not given away.
-pub(crate) fn busy(key: ResourceKey, owner: &str, users: &[String]) -> Refusal {
-    Refusal::new(
-        RefusalCode::DeviceBusy,
-        key,
-        format_args!("{key} is in use by {owner}: {}", users.join(", ")),
-    )
-    .owned_by(owner)
-    .hint("end that use there first (umount, swapoff, another default route)")
-}
-
-/// Why a block of memory is not one of those that can be given away for sure; with what in
-/// it stays, where its kernel tells.
-pub(crate) fn not_movable(
-    key: ResourceKey,
-    owner: &str,
-    kinds: Option<Vec<PagesOfKind>>,
-) -> Refusal {
-    let text = format!("{key} of {owner} may hold what its kernel cannot move");
-    let refusal = Refusal::new(RefusalCode::KernelRefused, key, text)
-        .owned_by(owner)
-        .hint("memory that came while the node ran can be given away again");
-    match kinds {
-        Some(kinds) => {
-            refusal.with_pages(BlockPages { kinds, complete: true, ..BlockPages::default() })
-        }
-        None => refusal,
-    }
-}
-
-/// A core that is the only one on which a guest's vCPU may run: the kernel would
-/// let that vCPU run anywhere, silently.
-pub(crate) fn has_guests(
-    host: &dyn Host,
-    inventory: &Inventory,
-    key: ResourceKey,
-) -> Option<Refusal> {
-    let core = inventory.find(key).filter(|core| core.key.kind == Kind::Cpu)?;
-    let pinned = host.pinned_vcpus(core.hw_id);
-    if pinned.is_empty() {
-        return None;
-    }
-    let label = inventory.label(inventory.info.node);
-    let text = format!("{key} of {label} has {} pinned to it", pinned.join(", "));
-    let refusal = Refusal::new(RefusalCode::CpuPinned, key, text).owned_by(label);
-    Some(refusal.hint("give that vCPU other cores there (virsh vcpupin), or choose another core"))
-}
-
-/// The kernel's own refusal in our words.
-pub(crate) fn refused_by_kernel(key: ResourceKey, owner: &str, error: &SysError) -> Refusal {
-    let refusal = match error {
-        SysError::Move { failure, .. } => Refusal::new(
-            failure.code(key.kind),
-            key,
-            format_args!("{key} of {owner} cannot be released: {failure}"),
-        ),
-        other => Refusal::new(
-            RefusalCode::KernelRefused,
-            key,
-            format_args!("{key} of {owner} cannot be released: {other}"),
-        ),
-    };
-    let hint = match refusal.code {
-        RefusalCode::DeviceIommu => IOMMU_OFF,
-        _ => "choose another one",
-    };
-    refusal.owned_by(owner).hint(hint)
-}
-
-#[cfg(test)]
-#[path = "planner_tests.rs"]
-pub(crate) mod tests;

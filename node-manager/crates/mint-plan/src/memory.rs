@@ -173,7 +173,7 @@ impl Planner<'_> {
 
 /// `count` of the free blocks, or all if there are fewer: the shortest run of
 /// neighbours that is long enough, else the longest runs.
-pub(crate) fn choose_blocks<'a>(free: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
+pub fn choose_blocks<'a>(free: &[&'a Resource], count: usize) -> Vec<&'a Resource> {
     let mut runs: Vec<Vec<&'a Resource>> = Vec::new();
     for &block in free {
         match runs.last_mut() {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every refusal of a plan, and what a good plan looks like.
 
-use super::*;
-use crate::fake::{BLOCK_BYTES, FakeMachine, POOL1};
-use crate::planner_memory::choose_blocks;
-
-use mint_types::CpuSet;
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+use mint_image::kernel_image;
+use mint_plan::{Planner, choose_blocks, describe};
+use mint_types::{CpuSet, MemoryRequest, Plan, Refusal, Resource};
+
+use super::*;
+use crate::facts::Answers;
+use crate::fake::{BLOCK_BYTES, POOL1};
+use crate::machine::read_ledger;
 
 /// Kernel and initrd that pass, in a folder that lives as long as the test.
 pub(crate) struct Images {
@@ -39,18 +41,11 @@ impl Images {
 }
 
 fn plan(fake: &FakeMachine, spec: &NodeSpec) -> Result<Plan, Vec<Refusal>> {
-    let inventory = Inventory::read(fake).unwrap();
+    let inventory = read_ledger(fake).unwrap();
     let config = Config::default();
     let before = fake.ledger();
-    let planner = Planner {
-        inventory: &inventory,
-        machine: fake,
-        host: fake,
-        peers: fake,
-        config: &config,
-        stay: BTreeSet::new(),
-        answers: RefCell::default(),
-    };
+    let answers = Answers { machine: fake, host: fake, peers: fake, config: &config };
+    let planner = Planner::new(&inventory, &answers);
     let result = planner.add(spec);
     assert_eq!(fake.ledger(), before, "planning changes nothing");
     result
@@ -290,10 +285,10 @@ fn virtual_function_is_a_device_as_any_other_and_is_known_to_be_lent() {
     spec.devices = vec![vfs[1]];
     let fake = FakeMachine::new().with_vfs(nic, &vfs);
     assert!(plan(&fake, &spec).is_ok());
-    assert_eq!(Inventory::read(&fake).unwrap().lends(NodeId::ZERO), None);
+    assert_eq!(read_ledger(&fake).unwrap().lends(NodeId::ZERO), None);
 
     let fake = fake.with_node(1, "db", &[ResourceKey::device(vfs[0])]);
-    let inventory = Inventory::read(&fake).unwrap();
+    let inventory = read_ledger(&fake).unwrap();
     let refusal = inventory.lends(NodeId::ZERO).unwrap();
     assert_eq!(refusal.code, RefusalCode::DeviceLent);
     assert_eq!(
@@ -353,7 +348,7 @@ fn all_refusals_are_told_at_once() {
 #[test]
 fn shortest_run_that_is_long_enough_is_chosen() {
     let fake = FakeMachine::new().with_node(1, "db", &[ResourceKey::memory(POOL1.0 + 4)]);
-    let inventory = Inventory::read(&fake).unwrap();
+    let inventory = read_ledger(&fake).unwrap();
     let free: Vec<&Resource> = inventory
         .memory
         .iter()
@@ -365,4 +360,21 @@ fn shortest_run_that_is_long_enough_is_chosen() {
     assert_eq!(ids(4), [0, 1, 2, 3]);
     assert_eq!(ids(5), [5, 6, 7, 8, 9]);
     assert_eq!(ids(12).len(), 12);
+}
+
+#[test]
+fn neighbours_are_told_as_one() {
+    let inventory = read_ledger(&FakeMachine::new()).unwrap();
+    let node = NodeId::new(1).unwrap();
+    let claim = |key| Step::Claim { key, node, driver: None };
+    let block = |number| ResourceKey::memory(POOL1.0 + number);
+    let steps = [claim(ResourceKey::cpu(3)), claim(block(0)), claim(block(1)), claim(block(5))];
+    assert_eq!(
+        describe(&steps, &inventory),
+        [
+            "claim cpu 3 for node 1",
+            "claim memory 256M at 0x100000000 for node 1",
+            "claim memory 128M at 0x128000000 for node 1",
+        ]
+    );
 }

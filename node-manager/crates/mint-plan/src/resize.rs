@@ -8,7 +8,8 @@ use mint_types::{
     ResState, ResizeSpec, Resource, ResourceKey, Step, format_bytes,
 };
 
-use crate::planner::{Draft, Planner, being_moved, boot_core, busy};
+use crate::planner::{Draft, Planner};
+use crate::refusals::{being_moved, boot_core, busy};
 
 /// Who gets what the node gives up.
 struct Takers {
@@ -84,7 +85,7 @@ impl Planner<'_> {
             if !is_peer || !asked.insert(*node) {
                 continue;
             }
-            let Err(error) = self.peers.releasable(*node, &[]) else { continue };
+            let Err(error) = self.facts.releasable(*node, &[]) else { continue };
             let label = self.inventory.label(*node);
             let text = format!("{label} runs and cannot take {key}: {error}");
             draft.refusals.push(
@@ -266,12 +267,12 @@ impl Planner<'_> {
         }
         let mut driver = None;
         if let Some(bdf) = key.bdf().filter(|_| node == self.inventory.info.node) {
-            let users = self.host.users(bdf);
+            let users = self.facts.users(bdf);
             if !users.is_empty() {
                 draft.refusals.push(busy(key, &label, &users));
                 return;
             }
-            driver = self.host.driver(bdf);
+            driver = self.facts.driver(bdf);
         }
         // of memory, only the try shows it: the likely blocks were chosen already
         if key.kind != Kind::Memory {
