@@ -181,6 +181,6 @@ mod tests {
         assert_eq!(told(1, held), IntentHolder::Gone(Some(one)));
         assert_eq!(told(1, live), IntentHolder::Live(one));
         assert_eq!(told(1, live | uapi::INTENTF_OURS), IntentHolder::Us);
-        assert_eq!(told(200, live), IntentHolder::Gone(None), "there is no such node");
+        assert_eq!(told(300, live), IntentHolder::Gone(None), "no node has such an id");
     }
 }
