@@ -107,7 +107,7 @@ def test_tsc_deadline_timer_is_taken_away_only_where_it_is_wrong(run, describe):
     ({"cpus": None}, "missing field `cpus`"),
     ({"name": '"Web 1"'}, "must be made of a-z"),
     ({"name": '"' + "a" * 65 + '"'}, "longer than 64"),
-    ({"id": "16"}, "16 is no node id: they are 0 to 15"),
+    ({"id": "255"}, "255 is no node id: they are 0 to 254"),
     ({"id": '"one"'}, "expected u32"),
     ({"cpus": '"0-"'}, "cpus must be a list"),
     ({"cpus": '"0,0-1"'}, "names a CPU twice"),
