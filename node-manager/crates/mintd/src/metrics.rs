@@ -95,7 +95,7 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         metrics.counter("mint_node_boots_total", "Starts of a node since it was made.", &node)?;
     let heartbeats = metrics.counter(
         "mint_node_heartbeats_total",
-        "Heartbeats of a node in this boot.",
+        "Heartbeats of a node, over all its boots.",
         &node,
     )?;
     for status in &inventory.nodes {
