@@ -2,11 +2,10 @@
 //! An operation as the journal has it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use mint_types::{Asker, NodeId, NodeName, OperationId, OperationKind, OperationState, Step};
 use serde::{Deserialize, Serialize};
-
-use crate::record::Origin;
 
 /// Version of the format. A daemon reads this one only: what another one wrote it tells
 /// of, and keeps.
@@ -31,6 +30,25 @@ pub struct Intent {
     /// gave up is not for the next one of its id.
     #[serde(default)]
     pub names: BTreeMap<NodeId, String>,
+}
+
+/// Where an operation was begun.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// By the daemon of that node.
+    pub node: NodeId,
+    /// Its name then.
+    pub name: String,
+    /// Its number there.
+    pub id: OperationId,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, name, id } = self;
+        write!(f, "operation {id} of node {node} ({name})")
+    }
 }
 
 /// An operation. What is not known when it is read is refused, not dropped.

@@ -7,7 +7,7 @@ use mint_types::OperationId;
 use tokio::sync::watch;
 
 use crate::entry::Entry;
-use crate::operations::Shared;
+use crate::shared::Shared;
 
 /// What happened to an operation.
 #[derive(Clone, PartialEq, Debug)]

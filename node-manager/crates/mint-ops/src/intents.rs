@@ -13,48 +13,33 @@
 use std::io;
 use std::path::PathBuf;
 
-use mint_types::{NodeId, OperationId, OperationState};
 use tracing::warn;
 
 use crate::area::{Area, Content, Holder, NoRoom, Place, Seen, Took};
-use crate::entry::Entry;
-use crate::op::Op;
-use crate::operations::{Operations, Shared, Slot, State};
-use crate::record::{Origin, decode_record, encode};
+use crate::entry::{Entry, Origin};
+use crate::record::{decode_record, encode};
+use crate::slot::Slot;
 use crate::store::JournalError;
 
-fn failed(action: &'static str, place: Option<Place>) -> impl FnOnce(io::Error) -> JournalError {
+pub(crate) fn failed(
+    action: &'static str,
+    place: Option<Place>,
+) -> impl FnOnce(io::Error) -> JournalError {
     let path = place.map_or_else(|| "control area".into(), |place| place.to_string());
     move |source| JournalError { action, path: PathBuf::from(path), source }
 }
 
-/// What was found in the slots of dead nodes.
-#[derive(Default)]
-pub struct TakenOver {
-    /// Operations that are this daemon's now: to be settled.
-    pub ops: Vec<Op>,
-    /// Nodes with cores that are not parked: what they hold can be taken once they are.
-    pub unparked: Vec<NodeId>,
-    /// Intents that nobody can read, in words.
-    pub unreadable: Vec<String>,
-}
-
-/// An operation of this daemon that another node has taken while this one did not run.
-pub struct Elsewhere {
-    /// The operation.
-    pub op: Op,
-    /// Who has it; none if it is settled already.
-    pub holder: Option<NodeId>,
-}
-
 /// A slot that somebody holds, as far as it can be read.
-struct Found {
-    place: Place,
-    holder: Holder,
-    record: Option<(Entry, Origin)>,
+pub(crate) struct Found {
+    pub place: Place,
+    pub holder: Holder,
+    pub record: Option<(Entry, Origin)>,
 }
 
-fn look(area: &dyn Area, place: Place) -> Result<(Seen, Option<(Entry, Origin)>), JournalError> {
+pub(crate) fn look(
+    area: &dyn Area,
+    place: Place,
+) -> Result<(Seen, Option<(Entry, Origin)>), JournalError> {
     let seen = area.read(place).map_err(failed("read it", Some(place)))?;
     let record = match &seen.content {
         Content::Data(data) if seen.holder != Holder::Nobody => decode_record(data).ok(),
@@ -63,7 +48,7 @@ fn look(area: &dyn Area, place: Place) -> Result<(Seen, Option<(Entry, Origin)>)
     Ok((seen, record))
 }
 
-fn found(area: &dyn Area) -> Result<Vec<Found>, JournalError> {
+pub(crate) fn found(area: &dyn Area) -> Result<Vec<Found>, JournalError> {
     let mut all = Vec::new();
     for place in area.places() {
         let (Seen { holder, .. }, record) = look(area, place)?;
@@ -116,218 +101,103 @@ fn adopt(slot: &mut Slot, place: Place, record: Entry) {
     slot.entry.past_no_return |= record.past_no_return;
 }
 
-impl Shared {
-    /// An operation's intent, into the control area: before its file is written.
-    pub fn publish(&self, slot: &mut Slot) -> Result<(), JournalError> {
-        let Some(area) = self.area.as_deref() else { return Ok(()) };
-        if slot.dry_run || (slot.entry.open.is_none() && slot.place.is_none()) {
-            return Ok(());
-        }
-        slot.entry.in_area = Some(area.boots());
-        let data = encode(&slot.entry, &origin(&slot.entry, area));
-        let place = slot.place;
-        let no_room = |why: NoRoom| failed("write it", place)(io::Error::other(why));
-        if data.len() > area.room() {
-            return Err(no_room(NoRoom::TooLong { bytes: data.len(), room: area.room() }));
-        }
-        let place = match place {
-            Some(place) => place,
-            None => empty(area)?.ok_or_else(|| no_room(NoRoom::Full { slots: area.slots() }))?,
-        };
-        if !area.write(place, &data).map_err(failed("write it", Some(place)))? {
-            // nobody takes what a node holds that runs
-            let source = io::Error::other("another node has it");
-            return Err(failed("write it", Some(place))(source));
-        }
-        slot.place = Some(place);
-        Ok(())
-    }
-
-    /// Its file could not be written: the slot says again what it said.
-    pub fn unpublish(&self, slot: &mut Slot, was_in: Option<Place>) {
-        let (Some(area), Some(place)) = (self.area.as_deref(), slot.place) else { return };
-        let undone = if was_in.is_none() {
-            slot.place = None;
-            area.clear(place)
-        } else {
-            let data = encode(&slot.entry, &origin(&slot.entry, area));
-            area.write(place, &data).map(|_| ())
-        };
-        if let Err(error) = undone {
-            warn!(%place, %error, "is newer than its file");
-        }
-    }
-
-    /// Its file says that nothing is open any more.
-    pub fn withdraw(&self, slot: &mut Slot) {
-        let (Some(area), Some(place)) = (self.area.as_deref(), slot.place) else { return };
-        if slot.entry.open.is_some() {
-            return;
-        }
-        match area.clear(place) {
-            Ok(()) => slot.place = None,
-            Err(error) => warn!(%place, %error, "is not given back"),
-        }
-    }
-
-    /// Of operations that are open in their files: whether this node still has them.
-    pub fn look_at_area(&self) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        let open = state
-            .all
-            .values_mut()
-            .filter(|slot| slot.entry.open.is_some() && slot.entry.boot_id == self.boot_id);
-        let open = open.filter(|slot| slot.entry.in_area.is_some());
-        let Some(area) = self.area.as_deref() else {
-            for slot in open {
-                // whether another node has taken it nobody can tell here
-                slot.unknown = slot.entry.in_area.is_some();
-            }
-            return Ok(());
-        };
-        let all = found(area)?;
-        for slot in open {
-            let wanted = origin(&slot.entry, area);
-            let same_life = slot.entry.in_area == Some(area.boots());
-            let its = all.iter().find(|found| is_of(found.record.as_ref(), &wanted));
-            let damaged = || all.iter().any(|found| found.record.is_none());
-            match its.map(|found| (found.place, found.holder)) {
-                Some((place, Holder::Us | Holder::Gone(_))) => {
-                    let took = area.take(place).map_err(failed("take it", Some(place)))?;
-                    let (_, record) = look(area, place)?;
-                    match record.filter(|record| is_of(Some(record), &wanted)) {
-                        Some((record, _)) if took == Took::Ours => adopt(slot, place, record),
-                        _ => slot.elsewhere = Some(None),
-                    }
-                }
-                Some((_, Holder::Live(node))) => slot.elsewhere = Some(Some(node)),
-                // nobody takes from a node that runs: the slot was written over
-                Some((_, Holder::Nobody)) | None if same_life => {}
-                None if damaged() => slot.unknown = true,
-                Some((_, Holder::Nobody)) | None => slot.elsewhere = Some(None),
-            }
-            if slot.elsewhere.is_some() {
-                slot.entry.open = None;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Operations {
-    /// Intents of dead nodes that nobody has ended, in words; none where there is no room
-    /// for intents.
-    ///
-    /// # Errors
-    /// When the area cannot be read.
-    pub fn left_by_the_dead(&self) -> Result<Option<Vec<String>>, JournalError> {
-        let Some(area) = self.0.area.as_deref() else { return Ok(None) };
-        let mut left = Vec::new();
-        for Found { place, holder, record } in found(area)? {
-            match (holder, record) {
-                (Holder::Gone(_), Some((entry, from))) => {
-                    let Entry { kind, subject, .. } = entry;
-                    left.push(format!("{from} ({kind} {subject}) is not ended"));
-                }
-                (_, None) if is_unreadable(area, place)? => {
-                    left.push(format!("{place} cannot be read"));
-                }
-                _ => {}
-            }
-        }
-        Ok(Some(left))
-    }
-
-    /// Operations of this daemon that another node took while this one did not run: it
-    /// ends them. Given once.
-    pub fn elsewhere(&self) -> Vec<Elsewhere> {
-        let mut state = self.0.lock();
-        let taken = state.all.iter_mut().filter_map(|(&id, slot)| {
-            let holder = slot.elsewhere.take()?;
-            Some(Elsewhere { op: Op { shared: self.0.clone(), id }, holder })
-        });
-        taken.collect()
-    }
-
-    /// Takes what dead nodes were at, in this machine's boot. Of several daemons that do
-    /// so, one gets each operation.
-    ///
-    /// # Errors
-    /// When the area or the journal fails; what was taken before is given the next time.
-    pub fn take_over(&self) -> Result<TakenOver, JournalError> {
-        let mut taken = TakenOver::default();
-        let Some(area) = self.0.area.as_deref() else { return Ok(taken) };
-        let mut state = self.0.lock();
-        for Found { place, holder, record } in found(area)? {
-            let known = state.all.values().any(|slot| slot.place == Some(place));
-            let ours = place.node == area.here();
-            match (holder, &record) {
-                (Holder::Nobody | Holder::Live(_), _) => continue,
-                (Holder::Us, _) if known => continue,
-                (_, Some((entry, _))) if entry.boot_id == self.0.boot_id => {}
-                // no daemon ever reads what this one cannot: but its node wants its slots
-                (_, None) if ours && is_unreadable(area, place)? => {
-                    taken.unreadable.push(place.to_string());
-                }
-                (_, None) if is_unreadable(area, place)? => {
-                    taken.unreadable.push(place.to_string());
-                    continue;
-                }
-                // its node died before it had written anything, or when it had ended
-                _ => {}
-            }
-            match area.take(place).map_err(failed("take it", Some(place)))? {
-                Took::Lost => continue,
-                Took::NotYet => {
-                    if let Holder::Gone(Some(node)) = holder {
-                        taken.unparked.push(node);
-                    }
-                    continue;
-                }
-                Took::Ours => {}
-            }
-            // another one may have had it meanwhile
-            match look(area, place)?.1 {
-                Some((entry, from)) if entry.boot_id == self.0.boot_id => {
-                    taken.ops.push(self.begin_taken(&mut state, place, entry, from)?);
-                }
-                _ => area.clear(place).map_err(failed("clear it", Some(place)))?,
-            }
-        }
-        taken.unparked.sort_unstable();
-        taken.unparked.dedup();
-        Ok(taken)
-    }
-
-    /// An operation of this daemon's, of what it took.
-    fn begin_taken(
-        &self,
-        state: &mut State,
-        place: Place,
-        entry: Entry,
-        from: Origin,
-    ) -> Result<Op, JournalError> {
-        let id = OperationId(state.next);
-        let mut entry = Entry {
-            id,
-            state: OperationState::Running,
-            cancel: false,
-            started_ns: Some(self.0.now_ns()),
-            ended_ns: None,
-            taken_from: Some(from.clone()),
-            ..entry
-        };
-        entry.say(format!("taken over: it was {from}"));
-        let mut slot = Slot::new(entry, None, false, true);
-        slot.place = Some(place);
-        self.0.write(&slot, true)?;
-        state.next += 1;
-        state.all.insert(id, slot);
-        Ok(Op { shared: self.0.clone(), id })
-    }
-}
-
-fn is_unreadable(area: &dyn Area, place: Place) -> Result<bool, JournalError> {
+pub(crate) fn is_unreadable(area: &dyn Area, place: Place) -> Result<bool, JournalError> {
     let (seen, record) = look(area, place)?;
     Ok(record.is_none() && seen.content != Content::Empty)
+}
+
+/// An operation's intent, into the control area: before its file is written.
+pub(crate) fn publish(area: Option<&dyn Area>, slot: &mut Slot) -> Result<(), JournalError> {
+    let Some(area) = area else { return Ok(()) };
+    if slot.dry_run || (slot.entry.open.is_none() && slot.place.is_none()) {
+        return Ok(());
+    }
+    slot.entry.in_area = Some(area.boots());
+    let data = encode(&slot.entry, &origin(&slot.entry, area));
+    let place = slot.place;
+    let no_room = |why: NoRoom| failed("write it", place)(io::Error::other(why));
+    if data.len() > area.room() {
+        return Err(no_room(NoRoom::TooLong { bytes: data.len(), room: area.room() }));
+    }
+    let place = match place {
+        Some(place) => place,
+        None => empty(area)?.ok_or_else(|| no_room(NoRoom::Full { slots: area.slots() }))?,
+    };
+    if !area.write(place, &data).map_err(failed("write it", Some(place)))? {
+        // nobody takes what a node holds that runs
+        let source = io::Error::other("another node has it");
+        return Err(failed("write it", Some(place))(source));
+    }
+    slot.place = Some(place);
+    Ok(())
+}
+
+/// Its file could not be written: the slot says again what it said.
+pub(crate) fn unpublish(area: Option<&dyn Area>, slot: &mut Slot, was_in: Option<Place>) {
+    let (Some(area), Some(place)) = (area, slot.place) else { return };
+    let undone = if was_in.is_none() {
+        slot.place = None;
+        area.clear(place)
+    } else {
+        let data = encode(&slot.entry, &origin(&slot.entry, area));
+        area.write(place, &data).map(|_| ())
+    };
+    if let Err(error) = undone {
+        warn!(%place, %error, "is newer than its file");
+    }
+}
+
+/// Its file says that nothing is open any more.
+pub(crate) fn withdraw(area: Option<&dyn Area>, slot: &mut Slot) {
+    let (Some(area), Some(place)) = (area, slot.place) else { return };
+    if slot.entry.open.is_some() {
+        return;
+    }
+    match area.clear(place) {
+        Ok(()) => slot.place = None,
+        Err(error) => warn!(%place, %error, "is not given back"),
+    }
+}
+
+/// Of operations that are open in their files: whether this node still has them.
+pub(crate) fn look_at_area<'a>(
+    area: Option<&dyn Area>,
+    boot_id: u64,
+    all: impl Iterator<Item = &'a mut Slot>,
+) -> Result<(), JournalError> {
+    let open = all.filter(|slot| slot.entry.open.is_some() && slot.entry.boot_id == boot_id);
+    let open = open.filter(|slot| slot.entry.in_area.is_some());
+    let Some(area) = area else {
+        for slot in open {
+            // whether another node has taken it nobody can tell here
+            slot.unknown = slot.entry.in_area.is_some();
+        }
+        return Ok(());
+    };
+    let all = found(area)?;
+    for slot in open {
+        let wanted = origin(&slot.entry, area);
+        let same_life = slot.entry.in_area == Some(area.boots());
+        let its = all.iter().find(|found| is_of(found.record.as_ref(), &wanted));
+        let damaged = || all.iter().any(|found| found.record.is_none());
+        match its.map(|found| (found.place, found.holder)) {
+            Some((place, Holder::Us | Holder::Gone(_))) => {
+                let took = area.take(place).map_err(failed("take it", Some(place)))?;
+                let (_, record) = look(area, place)?;
+                match record.filter(|record| is_of(Some(record), &wanted)) {
+                    Some((record, _)) if took == Took::Ours => adopt(slot, place, record),
+                    _ => slot.elsewhere = Some(None),
+                }
+            }
+            Some((_, Holder::Live(node))) => slot.elsewhere = Some(Some(node)),
+            // nobody takes from a node that runs: the slot was written over
+            Some((_, Holder::Nobody)) | None if same_life => {}
+            None if damaged() => slot.unknown = true,
+            Some((_, Holder::Nobody)) | None => slot.elsewhere = Some(None),
+        }
+        if slot.elsewhere.is_some() {
+            slot.entry.open = None;
+        }
+    }
+    Ok(())
 }

@@ -24,17 +24,20 @@ mod locks;
 mod op;
 mod operations;
 mod record;
+mod shared;
+mod slot;
 mod store;
+mod taken;
 
 pub use area::{Area, Content, Holder, NoRoom, Place, Seen, Took};
-pub use entry::{Entry, FORMAT, Intent, PROGRESS_KEPT, Unreadable, decode, encode};
+pub use entry::{Entry, FORMAT, Intent, Origin, PROGRESS_KEPT, Unreadable, decode, encode};
 pub use follow::{Follower, News};
-pub use intents::{Elsewhere, TakenOver};
 pub use locks::{Held, Lock};
 pub use op::{Cancelled, End, Locks, Op};
-pub use operations::{BadEntry, CancelError, Operations, Request, SubmitError};
-pub use record::{Origin, decode_record};
-pub use store::{Folder, JournalError, Kept, Store};
+pub use operations::{CancelError, Operations, Request, SubmitError};
+pub use record::decode_record;
+pub use store::{BadEntry, Folder, JournalError, Kept, Store};
+pub use taken::{Elsewhere, TakenOver};
 
 #[cfg(test)]
 mod intents_tests;

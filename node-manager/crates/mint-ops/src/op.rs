@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::entry::{Entry, Intent};
 use crate::locks::{Held, Lock, Turn};
-use crate::operations::Shared;
+use crate::shared::Shared;
 use crate::store::JournalError;
 
 /// Who waits looks again after that, should he miss that something was given back.

@@ -2,22 +2,21 @@
 //! All operations of a daemon: the one owner of their entries and locks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
-use mint_types::{Asker, NodeId, OperationId, OperationKind, OperationState};
-use tokio::sync::watch;
+use mint_types::{Asker, OperationId, OperationKind, OperationState};
 use tracing::warn;
 
-use crate::area::{Area, Place};
-use crate::entry::{Entry, decode, encode};
+use crate::area::Area;
+use crate::entry::{Entry, decode};
 use crate::follow::Follower;
+use crate::intents::look_at_area;
 use crate::locks::{Held, Lock, Table, Turn};
 use crate::op::{Locks, Op};
-use crate::store::{JournalError, Store};
+use crate::shared::{Shared, State};
+use crate::slot::Slot;
+use crate::store::{BadEntry, JournalError, Store};
 
-/// Operations that are over and still told of: the last ones.
-const OVER_KEPT: usize = 100;
 /// Operations that are not over: more are refused.
 const OPEN_MAX: usize = 64;
 /// Turns of steps that are no operations: younger than any operation.
@@ -39,15 +38,6 @@ pub struct Request {
     pub part_of: Option<OperationId>,
     /// Only what would be done is wanted: nobody is told of it, and nothing is kept.
     pub dry_run: bool,
-}
-
-/// A file of the journal that is not understood. It is told of, and kept.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BadEntry {
-    /// The file.
-    pub path: PathBuf,
-    /// Why it is not.
-    pub why: String,
 }
 
 /// An operation cannot begin.
@@ -76,40 +66,6 @@ pub enum CancelError {
     /// It cannot be written down.
     #[error(transparent)]
     Journal(#[from] JournalError),
-}
-
-pub(crate) struct Slot {
-    pub entry: Entry,
-    pub told: watch::Sender<()>,
-    part_of: Option<OperationId>,
-    pub dry_run: bool,
-    /// Somebody in this daemon carries it out.
-    taken: bool,
-    /// Where its intent is in the control area.
-    pub place: Option<Place>,
-    /// Another node took it while this one did not run: that one, if it still has it.
-    pub elsewhere: Option<Option<NodeId>>,
-    /// Another node may have taken it while this one did not run.
-    pub unknown: bool,
-}
-
-pub(crate) struct State {
-    pub all: BTreeMap<OperationId, Slot>,
-    pub table: Table,
-    pub next: u64,
-    next_step: Turn,
-    bad: Vec<BadEntry>,
-}
-
-pub(crate) struct Shared {
-    store: Box<dyn Store>,
-    /// Where other nodes find intents, if the machine has room for them.
-    pub area: Option<Box<dyn Area>>,
-    pub boot_id: u64,
-    clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    state: Mutex<State>,
-    /// Something was given back, or cancelled.
-    pub changed: Condvar,
 }
 
 /// All operations of a daemon. Clones share them.
@@ -156,11 +112,11 @@ impl Operations {
         for BadEntry { path, why } in &bad {
             warn!(path = %path.display(), why, "entry of the journal is not understood, and kept");
         }
+        look_at_area(area.as_deref(), boot_id, all.values_mut())?;
         let state = State { all, table: Table::default(), next, next_step: FIRST_STEP, bad };
         let (store, clock) = (Box::new(store), Box::new(clock));
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Shared { store, area, boot_id, clock, state, changed };
-        shared.look_at_area()?;
         Ok(Self(Arc::new(shared)))
     }
 
@@ -304,107 +260,5 @@ impl Operations {
     /// Of this boot of the machine.
     pub fn boot_id(&self) -> u64 {
         self.0.boot_id
-    }
-}
-
-impl Slot {
-    pub fn new(entry: Entry, part_of: Option<OperationId>, dry_run: bool, taken: bool) -> Self {
-        let told = watch::Sender::new(());
-        let (place, elsewhere, unknown) = (None, None, false);
-        Self { entry, told, part_of, dry_run, taken, place, elsewhere, unknown }
-    }
-}
-
-impl Shared {
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn now_ns(&self) -> u64 {
-        (self.clock)()
-    }
-
-    pub fn write(&self, slot: &Slot, durable: bool) -> Result<(), JournalError> {
-        if slot.dry_run {
-            return Ok(());
-        }
-        self.store.write(slot.entry.id, &encode(&slot.entry), durable)
-    }
-
-    /// Changes an entry, in the control area and on disk first: what cannot be written is
-    /// not changed.
-    pub fn change(
-        &self,
-        id: OperationId,
-        durable: bool,
-        change: impl FnOnce(&mut Entry),
-    ) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        let Some(slot) = state.all.get_mut(&id) else { return Ok(()) };
-        let (before, was_in) = (slot.entry.clone(), slot.place);
-        change(&mut slot.entry);
-        let written = self.publish(slot).and_then(|()| self.write(slot, durable));
-        if let Err(error) = written {
-            slot.entry = before;
-            self.unpublish(slot, was_in);
-            return Err(error);
-        }
-        self.withdraw(slot);
-        slot.told.send_replace(());
-        Ok(())
-    }
-
-    /// A line of progress: kept with the next change, told at once, to what it is a part
-    /// of as well.
-    pub fn say(&self, id: OperationId, text: &str) {
-        let mut state = self.lock();
-        let mut next = Some(id);
-        while let Some(slot) = next.and_then(|id| state.all.get_mut(&id)) {
-            slot.entry.say(text.to_owned());
-            slot.told.send_replace(());
-            next = slot.part_of;
-        }
-    }
-
-    /// Whether somebody wants it, or what it is a part of, to end.
-    pub fn is_cancelled(&self, id: OperationId) -> bool {
-        let state = self.lock();
-        let mut next = Some(id);
-        while let Some(slot) = next.and_then(|id| state.all.get(&id)) {
-            if slot.entry.cancel {
-                return true;
-            }
-            next = slot.part_of;
-        }
-        false
-    }
-
-    /// It is over: nobody carries it out any more; the oldest that are over are dropped.
-    pub fn over(&self, id: OperationId) {
-        let mut state = self.lock();
-        state.table.give_back(id.0);
-        if let Some(slot) = state.all.get_mut(&id) {
-            slot.taken = false;
-        }
-        let settled =
-            |slot: &Slot| slot.entry.state.is_over() && slot.entry.open.is_none() && !slot.taken;
-        let dry = state.all.iter().filter(|(_, slot)| slot.dry_run && settled(slot));
-        // whoever follows one still has to see its end
-        let unseen = |slot: &Slot| slot.told.receiver_count() > 0;
-        let dry = dry.filter(|(_, slot)| !unseen(slot));
-        let mut drop: Vec<OperationId> = dry.map(|(&id, _)| id).collect();
-        let over = state.all.iter().filter(|(_, slot)| !slot.dry_run && settled(slot));
-        let over: Vec<OperationId> = over.map(|(&id, _)| id).collect();
-        drop.extend(&over[..over.len().saturating_sub(OVER_KEPT)]);
-        for id in drop {
-            let Some(slot) = state.all.remove(&id) else { continue };
-            if slot.dry_run {
-                continue;
-            }
-            if let Err(error) = self.store.remove(id) {
-                warn!(%error, "an old operation is kept");
-            }
-        }
-        self.changed.notify_all();
     }
 }

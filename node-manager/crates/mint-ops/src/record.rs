@@ -9,35 +9,16 @@ use std::io::{Read, Write};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use mint_types::{NodeId, OperationId, OperationKind, Step};
+use mint_types::{OperationKind, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Entry, Unreadable};
+use crate::entry::{Entry, Origin, Unreadable};
 
 /// Version of the format.
 const RECORD_FORMAT: u32 = 1;
 /// What a record may unpack to: another node wrote it.
 const BYTES_MAX: u64 = 1 << 20;
 const STEPS_MAX: usize = 1 << 16;
-
-/// Where an operation was begun.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Origin {
-    /// By the daemon of that node.
-    pub node: NodeId,
-    /// Its name then.
-    pub name: String,
-    /// Its number there.
-    pub id: OperationId,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, name, id } = self;
-        write!(f, "operation {id} of node {node} ({name})")
-    }
-}
 
 /// A step, and how many follow it whose resources' numbers count up (or, below 0, down).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -156,7 +137,7 @@ mod tests {
     use super::*;
     use crate::Intent;
     use crate::entry::tests::{entry, intent};
-    use mint_types::ResourceKey;
+    use mint_types::{NodeId, OperationId, ResourceKey};
     use proptest::prelude::*;
 
     fn origin() -> Origin {

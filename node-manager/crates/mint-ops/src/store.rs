@@ -40,6 +40,15 @@ pub struct Kept {
     pub strange: Vec<PathBuf>,
 }
 
+/// A file of the journal that is not understood. It is told of, and kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadEntry {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it is not.
+    pub why: String,
+}
+
 /// Keeps entries.
 #[expect(clippy::missing_errors_doc, reason = "each fails when the disk does")]
 pub trait Store: Send + Sync {
