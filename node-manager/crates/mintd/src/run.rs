@@ -32,7 +32,7 @@ use crate::restart::start_again;
 use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
 use crate::{
-    changes, events, heal, heartbeats, identity, instance, intents, metrics, network, operate,
+    changes, events, heal, heartbeats, identity, instance, intents, interrupted, metrics, network,
     operations, server, takeover,
 };
 
@@ -173,8 +173,8 @@ impl Parts {
         });
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
         app.marks().ssh_host_keys.insert(here, own_keys);
-        operate::settle(&app).await;
-        takeover::end_elsewhere(&app);
+        interrupted::settle(&app).await;
+        interrupted::end_elsewhere(&app);
         let router = server::router(app.clone());
         Ok(Started { app, router, tls: pki, lock })
     }

@@ -38,7 +38,7 @@ use crate::gate::guard;
 use crate::peers::peer_error;
 use crate::pki::Pki;
 use crate::request::Request;
-use crate::{lines, loads, metrics, node0, operate, ssh, streams, takeover, views, vmcore};
+use crate::{doctor, lines, loads, metrics, node0, operate, ssh, streams, takeover, views, vmcore};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -144,11 +144,9 @@ pub(crate) fn handler(method: &str, path: &str) -> Option<MethodRouter<Arc<App>>
         ("get", "/metrics") => {
             get(|State(app): Shared| async move { metrics::respond(&app).map_err(Failure) })
         }
-        ("get", "/v1/doctor") => {
-            get(
-                |State(app): Shared| async move { views::doctor(&app).await.map(Json).map_err(Failure) },
-            )
-        }
+        ("get", "/v1/doctor") => get(|State(app): Shared| async move {
+            doctor::doctor(&app).await.map(Json).map_err(Failure)
+        }),
         ("post", "/v1/repair") => post(repair),
         ("get", "/v1/events") => get(events),
         ("post", "/v1/apply") => {
@@ -419,7 +417,7 @@ async fn claim(State(app): Shared, Who(who): Who, body: String) -> Result<Json<M
 
 async fn repair(State(app): Shared, Who(who): Who) -> Result<Json<Repaired>, Failure> {
     let done = operate::repair(&app, who).await?;
-    Ok(Json(Repaired { done, report: views::doctor(&app).await? }))
+    Ok(Json(Repaired { done, report: doctor::doctor(&app).await? }))
 }
 
 /// Who asks, as the listener knows it.

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a dead node was at is ended by another: whoever takes its intents, of which each can
-//! be taken once. A node that comes back leaves to the other what that one took.
+//! be taken once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mint_api::{ErrorBody, ErrorCode};
-use mint_node::doctor::{Check, CheckStatus};
 use mint_node::{Machine, Settled};
-use mint_ops::{Elsewhere, End, Op, Operations};
+use mint_ops::Op;
 use mint_types::{Asker, NodeId};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::ending::{end_with, value};
-use crate::operate;
+use crate::settle::conclude;
 
 /// Nodes with lower ids go first, by so much each: it is for people, who then know where to
 /// look. That one of them gets it does not depend on it.
@@ -29,56 +26,6 @@ const PARKED_WITHIN: Duration = Duration::from_secs(60);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// For what others hold to come free.
 const FREE_WITHIN: Duration = Duration::from_secs(600);
-
-fn failed(text: impl std::fmt::Display) -> End {
-    End::Failed(value(&ErrorBody::new(ErrorCode::Failed, text)))
-}
-
-/// Whether what dead nodes were at has been ended.
-pub(crate) fn check(ops: &Operations) -> Check {
-    let (status, good) = (CheckStatus::Warn, "what dead nodes were at is ended".to_owned());
-    match ops.left_by_the_dead() {
-        Ok(Some(left)) => Check::of("intents", status, &left, good),
-        Ok(None) => {
-            let good = "no room for them in the control area: a node that dies with its state \
-                        folder leaves half done what it was at";
-            Check::of("intents", status, &[], good.to_owned())
-        }
-        Err(error) => Check::of("intents", status, &[error.to_string()], good),
-    }
-}
-
-/// Operations of this daemon that others took while this node did not run.
-pub(crate) fn end_elsewhere(app: &App) {
-    for Elsewhere { op, holder } in app.ops.elsewhere() {
-        let entry = op.entry();
-        let label = entry.label();
-        let who = holder.map_or_else(|| "another node".to_owned(), |node| format!("node {node}"));
-        let text = format!(
-            "this node ended in the middle of {label}, and {who} took it over: see mintctl \
-             operation list there"
-        );
-        warn!("{text}");
-        if entry.state.is_over() {
-            if let Err(error) = op.taken_back(Vec::new()) {
-                warn!(%error, "journal");
-            }
-        } else {
-            end_with(&op, failed(text));
-        }
-    }
-}
-
-/// An operation of which nobody can tell whether another node has ended it.
-pub(crate) fn leave_to_repair(op: &Op) {
-    let text = format!(
-        "this node ended in the middle of {}, and its intent in the control area cannot be read: \
-         look at the ledger, then mintctl doctor --repair",
-        op.entry().label()
-    );
-    warn!("{text}");
-    end_with(op, failed(text));
-}
 
 /// A node has ended: takes what it was at, after those with lower ids have had their turn.
 pub(crate) async fn in_turn(app: Arc<App>) {
@@ -156,7 +103,7 @@ pub(crate) async fn settle(app: Arc<App>, op: Op) {
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
-            settled => return operate::conclude(&app, op, entry, settled, &who).await,
+            settled => return conclude(&app, op, entry, settled, &who).await,
         }
     }
 }

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    CheckView, CpuList, DeviceList, DeviceView, DoctorReport, ErrorBody, MemoryList, NodeDetail,
-    NodeList, NodeResources, NodeView, ResourceView,
+    CpuList, DeviceList, DeviceView, ErrorBody, MemoryList, NodeDetail, NodeList, NodeResources,
+    NodeView, ResourceView,
 };
-use mint_node::doctor::{Check, CheckStatus, check_devices, check_ledger};
 use mint_plan::Inventory;
 use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
-use crate::takeover;
 
 /// For a peer to say that it is there, when nodes are only listed.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
@@ -204,41 +202,4 @@ fn class_name(class: u32) -> &'static str {
         (0x12, _) => "accelerator",
         _ => "other",
     }
-}
-
-/// Is the machine in order?
-pub(crate) async fn doctor(app: &Arc<App>) -> Result<DoctorReport, ErrorBody> {
-    let inventory = app.inventory()?;
-    let online = std::fs::read_to_string(app.root.join("sys/devices/system/cpu/online"))
-        .ok()
-        .and_then(|text| text.trim().parse::<mint_types::CpuSet>().ok())
-        .map(|cpus| cpus.len());
-    let mut checks = check_ledger(&inventory, &app.ops.list(), &app.ops.bad_entries(), online);
-    checks.push(takeover::check(&app.ops));
-    checks.push(check_devices(&inventory, &*app.machine));
-    let mut silent = Vec::new();
-    for view in node_list(app).await?.nodes {
-        if ["hung", "degraded"].contains(&view.health.as_str()) {
-            silent.push(format!("{} is {}: mintctl events", view.name, view.health));
-        } else if view.mintd == "no answer" {
-            silent.push(format!("mintd of {} does not answer", view.name));
-        }
-    }
-    let good = "all running nodes answer".to_owned();
-    checks.push(Check::of("peers", CheckStatus::Warn, &silent, good));
-    let ok = checks.iter().all(|check| check.status != CheckStatus::Fail);
-    let checks = checks
-        .into_iter()
-        .map(|check| CheckView {
-            name: check.name,
-            status: match check.status {
-                CheckStatus::Ok => "ok",
-                CheckStatus::Warn => "warn",
-                CheckStatus::Fail => "fail",
-            }
-            .into(),
-            detail: check.detail,
-        })
-        .collect();
-    Ok(DoctorReport { ok, checks })
 }
