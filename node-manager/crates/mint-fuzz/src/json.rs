@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::NUMBERS;
+use crate::numbers::NUMBERS;
 
 /// One of the seeds, changed in one to four places: the same for the same number.
 pub(crate) fn damaged(seeds: &[Vec<u8>], seed: u64) -> Vec<u8> {

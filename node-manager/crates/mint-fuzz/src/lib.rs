@@ -12,10 +12,13 @@
 //! `MINT_FUZZ_SEED` where to begin: a failure prints the seed that shows it at once.
 
 mod json;
+mod numbers;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
+
+use crate::numbers::NUMBERS;
 
 /// Seconds of a target where nobody says otherwise.
 const SECONDS: f64 = 4.0;
@@ -24,23 +27,6 @@ const SECONDS: f64 = 4.0;
 const TRIES_MIN: u64 = 5000;
 /// Input does not grow beyond that.
 const BYTES_MAX: usize = 1 << 20;
-/// Numbers at which readers err.
-const NUMBERS: [u64; 14] = [
-    0,
-    1,
-    4,
-    109,
-    110,
-    0x7f,
-    0xff,
-    0x7fff,
-    0xffff,
-    0x7fff_ffff,
-    0xffff_fffb,
-    0xffff_ffff,
-    0x7fff_ffff_ffff_ffff,
-    u64::MAX,
-];
 
 /// What came of a target's tries.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use mint_api::ErrorBody;
 use mint_api::frame::{FrameKind, read_frame, write_frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, split};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::failure::Failure;
 
 /// Ctrl-]: leaves the console.

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::failure::Failure;
 use crate::output::{print, print_json};
 

@@ -8,7 +8,7 @@ use mint_api::{ErrorBody, ErrorCode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWrite, split};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::failure::Failure;
 use crate::output::print_json;
 

@@ -4,7 +4,7 @@
 use mint_api::{CpuList, DeviceList, DeviceView, MemoryList, NodeDetail, ResourceView};
 use mint_types::{CpuSet, format_bytes};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::output::{Table, or_dash, print, print_json};
 
 fn owner(resource: &ResourceView) -> String {

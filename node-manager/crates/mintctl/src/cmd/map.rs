@@ -8,7 +8,7 @@ use std::path::Path;
 use mint_api::{CpuList, DeviceList, DeviceView, ErrorBody, ErrorCode, MemoryList, ResourceView};
 use serde_json::json;
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::output::{print, print_json};
 
 /// Colours of nodes 0, 1, …: apart from each other for every kind of colour vision.

@@ -2,6 +2,7 @@
 //! Commands.
 
 mod console;
+mod context;
 mod dump;
 mod exec;
 mod list;
@@ -13,19 +14,8 @@ mod top;
 
 use mint_api::Client;
 
+use self::context::{Context, Outcome};
 use crate::args::{Args, Command, ConfigCommand, DeviceCommand, ListCommand};
-use crate::failure::Failure;
-
-/// What a command runs with.
-pub struct Context {
-    /// This node's daemon.
-    pub client: Client,
-    /// Whether to print JSON.
-    pub json: bool,
-}
-
-/// Exit status of the command.
-pub type Outcome = Result<u8, Failure>;
 
 /// Runs a command.
 pub async fn run(args: Args) -> Outcome {

@@ -9,7 +9,8 @@ use mint_types::{Bdf, NodeId, NodeSpec, NodeState, ResizeSpec, RestartPolicy, fo
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Context, Outcome, console, dump, exec, list, top};
+use super::context::{Context, Outcome};
+use super::{console, dump, exec, list, top};
 use crate::args::{AddArgs, NodeCommand, ResizeArgs, Restart, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};

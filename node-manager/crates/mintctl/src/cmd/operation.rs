@@ -8,8 +8,9 @@ use mint_types::OperationKind;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::context::{Context, Outcome};
+use super::node;
 use super::other::{tell_applied, utc};
-use super::{Context, Outcome, node};
 use crate::args::OperationCommand;
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};

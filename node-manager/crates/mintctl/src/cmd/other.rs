@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, Repaired, WaitFor};
 use serde_json::{Value, json};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::args::{Args, MachineCommand, Wait};
 use crate::output::{print, print_json};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mint_api::{LoadList, NodeLoad};
 use mint_types::{GuestLoad, Load};
 
-use super::{Context, Outcome};
+use super::context::{Context, Outcome};
 use crate::output::{Table, print, print_json};
 
 /// Cursor home, and clear what is below.
