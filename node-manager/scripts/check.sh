@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Format, other people's crates (deny.toml), lints, unit tests, and some seconds of fuzzing
-# (make fuzz takes longer).
+# Format, circles of files, other people's crates (deny.toml), lints, unit tests, and some
+# seconds of fuzzing (make fuzz takes longer).
 #
 # Environment: BUILD, MINT_CACHE (absolute paths). Exit: 0 done, else failed.
 
@@ -15,7 +15,8 @@ export CARGO_TARGET_DIR="$BUILD/cargo"
 seed_take debug
 
 cargo fmt --check
-(cd scripts && python3 -m unittest -q test_deny)
+(cd scripts && python3 -m unittest -q test_deny test_circles)
+python3 scripts/circles.py
 python3 scripts/deny.py
 cargo clippy --locked --quiet --all-targets -- -D warnings
 cargo test --locked --quiet
