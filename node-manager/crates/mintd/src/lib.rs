@@ -58,7 +58,3 @@ pub use run_error::RunError;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_operations;
-#[cfg(test)]
-mod tests_takeover;

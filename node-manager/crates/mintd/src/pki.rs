@@ -12,6 +12,9 @@
 //! an introduction is for a start of a node that just is, or is about to be, and never
 //! for one that runs with a key that is known (docs/threat-model.md).
 
+mod certificate;
+mod error;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -24,27 +27,21 @@ use mint_image::{Bundle, BundleError, BundleFile};
 use mint_node::Machine;
 use mint_node::config::Network;
 use mint_types::{MachineId, NodeId, NodeName, PeerId};
-use rcgen::{
-    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
-};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+use rcgen::KeyPair;
+use rustls::{ClientConfig, ServerConfig, ServerConnection};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use self::certificate::{Known, Own, SKEW, certificate, public_key};
+use self::error::{NotBelieved, failed, file_error};
 use crate::caller::Caller;
 use crate::facts::NodeFacts;
 use crate::identity::write_private;
 use crate::ssh::SshKeys;
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
-/// A certificate counts so long from when it was made.
-const VALID: Duration = Duration::from_secs(90 * 24 * 3600);
-/// And from so long before: no two clocks are the same.
-const SKEW: Duration = DAY;
+pub(crate) use self::error::PkiError;
+
 /// So old it is made anew, at the next connection.
 const RENEW: Duration = Duration::from_secs(60 * 24 * 3600);
 /// Nodes that are remembered; no machine has more.
@@ -54,105 +51,11 @@ const KEY: &str = "node.key";
 const KNOWN: &str = "known.json";
 const MACHINE: &str = "machine-id";
 
-/// Keys cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PkiError {
-    /// A file.
-    #[error("cannot use {}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// A key or certificate cannot be made or read.
-    #[error("cannot {action}")]
-    Certificate {
-        /// What was tried.
-        action: &'static str,
-        #[source]
-        source: rcgen::Error,
-    },
-    /// TLS does not take them.
-    #[error("TLS does not take the certificate of {of}")]
-    Tls {
-        /// Whose.
-        of: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The random numbers of this system are none.
-    #[error("this system has no random numbers")]
-    Random,
-    /// A node 0 that a peer started, whose keys went with its memory.
-    #[error(
-        "no keys in {} or {}: node 0 was started again by another node, its key went with its \
-         memory, and no node would believe a new one; it serves its own users only: restart the \
-         machine, and put [state] dir of mint.toml on a disk, or boot Mint's initrd, which \
-         brings the key that the starter made",
-        state.display(), bundle.display()
-    )]
-    Forgotten {
-        /// Where its own would be.
-        state: PathBuf,
-        /// Where its starter's would be.
-        bundle: PathBuf,
-    },
-    /// A node other than 0 without a bundle.
-    #[error(
-        "no keys in {} (this node was not started by a mintd): it serves its own users only",
-        path.display()
-    )]
-    NoBundle {
-        /// Where they should be.
-        path: PathBuf,
-    },
-}
-
-/// An introduction that is not believed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotBelieved {
-    #[error("it is of another machine, {0}")]
-    OtherMachine(MachineId),
-    #[error("it is of this node itself")]
-    Ourselves,
-    #[error("its certificate cannot be read")]
-    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("its key is that of {0}")]
-    KeyOfAnother(NodeId),
-    #[error("it is for start {said}, and the ledger has {boots}")]
-    Start { said: u32, boots: u32 },
-    #[error("the node runs, with another key")]
-    Runs,
-    #[error("the ledger cannot be read")]
-    Ledger(#[source] mint_sys::SysError),
-    #[error("too many nodes are known")]
-    Full,
-}
-
 /// What is kept between two daemons of a boot of the machine.
 #[derive(Serialize, Deserialize)]
 struct KnownFile {
     boot_id: u64,
     known: Vec<Introduction>,
-}
-
-/// A node that is believed.
-#[derive(Clone)]
-struct Known {
-    introduction: Introduction,
-    certificate: CertificateDer<'static>,
-    /// Its public key: what a caller is known by.
-    key: Vec<u8>,
-}
-
-/// Our certificate, and what TLS is set up with.
-struct Own {
-    made: SystemTime,
-    /// As PEM.
-    certificate: String,
-    server: Arc<ServerConfig>,
-    clients: BTreeMap<PeerId, Arc<ClientConfig>>,
 }
 
 struct State {
@@ -189,15 +92,6 @@ pub(crate) struct Place<'a> {
     pub network: &'a Network,
     pub ssh: Option<SshKeys>,
     pub clock: Clock,
-}
-
-fn file_error(path: &Path) -> impl FnOnce(io::Error) -> PkiError + use<> {
-    let path = path.to_owned();
-    move |source| PkiError::File { path, source }
-}
-
-fn failed(action: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
-    move |source| PkiError::Certificate { action, source }
 }
 
 impl Pki {
@@ -447,87 +341,6 @@ impl Pki {
     }
 }
 
-impl Own {
-    fn make(
-        here: PeerId,
-        key: &KeyPair,
-        known: &BTreeMap<PeerId, Known>,
-        now: SystemTime,
-    ) -> Result<Self, PkiError> {
-        let made = certificate(here, key, now)?;
-        let own = made.der().clone();
-        let tls = |of: PeerId| {
-            move |source: rustls::Error| PkiError::Tls { of: of.to_string(), source: source.into() }
-        };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let private = || {
-            let der = PrivatePkcs8KeyDer::from(key.serialize_der());
-            (vec![own.clone()], PrivateKeyDer::from(der))
-        };
-        // our own is among them, as an empty store is refused
-        let mut callers = RootCertStore::empty();
-        callers.add(own.clone()).map_err(tls(here))?;
-        let mut clients = BTreeMap::new();
-        for (&id, known) in known {
-            callers.add(known.certificate.clone()).map_err(tls(id))?;
-            // of a server, its own certificate is believed and no other's
-            let mut only = RootCertStore::empty();
-            only.add(known.certificate.clone()).map_err(tls(id))?;
-            let (chain, key) = private();
-            let client = ClientConfig::builder_with_provider(provider.clone())
-                .with_safe_default_protocol_versions()
-                .and_then(|builder| {
-                    builder.with_root_certificates(only).with_client_auth_cert(chain, key)
-                })
-                .map_err(tls(id))?;
-            clients.insert(id, Arc::new(client));
-        }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(callers), provider.clone())
-                .build()
-                .map_err(|error| PkiError::Tls { of: here.to_string(), source: error.into() })?;
-        let (chain, key) = private();
-        let server = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| {
-                builder.with_client_cert_verifier(verifier).with_single_cert(chain, key)
-            })
-            .map_err(tls(here))?;
-        Ok(Self { made: now, certificate: made.pem(), server: Arc::new(server), clients })
-    }
-}
-
-impl Known {
-    fn read(introduction: Introduction) -> Result<Self, NotBelieved> {
-        let bad = |error: rustls::pki_types::pem::Error| NotBelieved::Certificate(error.into());
-        let text = introduction.certificate.as_bytes();
-        let certificate = CertificateDer::from_pem_slice(text).map_err(bad)?;
-        let key =
-            public_key(&certificate).map_err(|error| NotBelieved::Certificate(error.into()))?;
-        Ok(Self { introduction, certificate, key })
-    }
-}
-
-fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, rustls::Error> {
-    Ok(ParsedCertificate::try_from(certificate)?.subject_public_key_info().as_ref().to_vec())
-}
-
-/// A node's certificate for itself.
-fn certificate(id: PeerId, key: &KeyPair, now: SystemTime) -> Result<rcgen::Certificate, PkiError> {
-    let mut params = CertificateParams::new(vec![id.to_string()]).map_err(failed("name a node"))?;
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, id.to_string());
-    params.distinguished_name = name;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    // certificates know no time before 1970: where no clock was set
-    let first = SystemTime::UNIX_EPOCH;
-    params.not_before = now.checked_sub(SKEW).filter(|&from| from > first).unwrap_or(first).into();
-    params.not_after = (now + VALID).into();
-    params.self_signed(key).map_err(failed("sign a certificate"))
-}
-
 /// Node 0's own: the machine's id, and where its key is. Both are made once.
 fn own_keys(folder: &Path) -> Result<(MachineId, PathBuf), PkiError> {
     let path = folder.join(MACHINE);
@@ -602,5 +415,4 @@ impl Bundle for NoKeys {
 }
 
 #[cfg(test)]
-#[path = "pki_tests.rs"]
 mod tests;

@@ -5,7 +5,8 @@ use std::sync::MutexGuard;
 
 use mint_types::{Gift, Kind, NodeId, Refusal, ResState, ResourceKey};
 
-use super::{FakeMachine, State};
+use super::FakeMachine;
+use super::state::State;
 use crate::peers::{PeerError, Peers, Stopped, in_turn};
 
 fn unreachable(node: NodeId, why: &str) -> PeerError {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use super::certificate::DAY;
 use super::*;
 
 use mint_node::fake::FakeMachine;

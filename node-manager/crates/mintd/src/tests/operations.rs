@@ -18,9 +18,9 @@ use mint_types::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::{Daemon, body, parts, test, until, web};
 use crate::request::Request;
 use crate::run_error::RunError;
-use crate::tests::{Daemon, body, parts, test, until, web};
 
 fn one() -> NodeId {
     NodeId::new(1).unwrap()

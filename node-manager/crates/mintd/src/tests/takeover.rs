@@ -16,10 +16,10 @@ use mint_types::{
 };
 use serde_json::Value;
 
+use super::{Daemon, parts, test, until};
 use crate::changes;
 use crate::ending::journal_error;
 use crate::takeover::asker_waits;
-use crate::tests::{Daemon, parts, test, until};
 
 fn id(node: u32) -> NodeId {
     NodeId::new(node).unwrap()
