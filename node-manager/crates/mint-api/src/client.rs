@@ -71,7 +71,7 @@ pub enum ClientError {
     Connect {
         /// Where to.
         endpoint: String,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -80,16 +80,16 @@ pub enum ClientError {
     Broken {
         /// Where to.
         endpoint: String,
-        /// Why.
+        /// What HTTP or the connection said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The answer is not what it should be.
     #[error("{endpoint} answered what this program does not understand")]
     Answer {
-        /// Who.
+        /// The daemon's socket or address.
         endpoint: String,
-        /// Why.
+        /// What is wrong with the answer.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -26,7 +26,7 @@ pub enum FrameKind {
     Stdin,
     /// End of the command's input.
     StdinEnd,
-    /// Output.
+    /// Bytes of the command's output.
     Stdout,
     /// Error output.
     Stderr,

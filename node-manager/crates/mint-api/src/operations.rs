@@ -60,7 +60,7 @@ pub struct OperationView {
 /// A file of the journal that the daemon does not understand, and keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UnreadableView {
-    /// The file.
+    /// Where the file is.
     pub path: String,
     /// Why it does not.
     pub why: String,

@@ -24,7 +24,7 @@ pub struct BootView {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OrderedEnd {
-    /// Which.
+    /// Id of the node whose end was ordered.
     #[schema(value_type = u32)]
     pub node: NodeId,
     /// Which start of it: the next one is another matter.
@@ -230,7 +230,7 @@ pub struct DeviceList {
     pub devices: Vec<DeviceView>,
 }
 
-/// Cores.
+/// All cores of the machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CpuList {
     /// By rising number.
@@ -247,7 +247,7 @@ pub struct MemoryList {
 /// What a node owns.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeResources {
-    /// Cores.
+    /// Cores that it owns.
     pub cpus: Vec<ResourceView>,
     /// Memory blocks.
     pub memory: Vec<ResourceView>,
@@ -494,7 +494,7 @@ pub struct ReleaseRequest {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleasableRequest {
-    /// Which.
+    /// The resources that are asked for.
     #[schema(value_type = Vec<Object>)]
     pub keys: Vec<ResourceKey>,
 }
@@ -518,7 +518,7 @@ pub struct Moved {
 pub struct StoppedAt {
     /// Which of those asked for, counted from 0.
     pub at: usize,
-    /// Why.
+    /// Why the request failed.
     pub error: ErrorBody,
 }
 

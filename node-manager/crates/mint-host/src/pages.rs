@@ -330,5 +330,4 @@ fn folders_in(folder: PathBuf) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "pages_tests.rs"]
 mod tests;

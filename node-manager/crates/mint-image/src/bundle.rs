@@ -11,7 +11,7 @@ use crate::cpio::Archive;
 pub struct BundleFile {
     /// E.g. `pki/ca.pem`; folders are made as needed.
     pub name: String,
-    /// Content.
+    /// Its bytes.
     pub data: Vec<u8>,
 }
 
@@ -23,7 +23,7 @@ pub struct BundleError {
     pub what: &'static str,
     /// For whom.
     pub node: NodeId,
-    /// Why.
+    /// What failed below.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }

@@ -26,7 +26,7 @@ pub(crate) enum ImageFileError {
         "it has {}, and the memory of the node is {}", format_bytes(*bytes), format_bytes(*memory_bytes)
     )]
     TooLarge {
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
         /// What there is for it.
         memory_bytes: u64,

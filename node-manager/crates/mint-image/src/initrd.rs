@@ -63,7 +63,7 @@ pub struct Checked {
 pub struct Initrd {
     /// The file, at its beginning.
     pub file: File,
-    /// Its size.
+    /// Size of the file, in bytes.
     pub bytes: u64,
     /// What the check could not see, with the file's name.
     pub note: Note,

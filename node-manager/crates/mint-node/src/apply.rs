@@ -61,7 +61,7 @@ pub enum StepError {
         bdf: Bdf,
         /// Its driver.
         driver: String,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -91,7 +91,7 @@ pub enum ApplyError {
         stays: Option<ResourceKey>,
         /// What the owners said: of a memory block, and of those that were tried before.
         refusals: Vec<Refusal>,
-        /// Why.
+        /// Why the step failed.
         #[source]
         source: Box<StepError>,
     },

@@ -60,7 +60,7 @@ pub struct NodeDefaults {
     pub cmdline: String,
 }
 
-/// Times.
+/// How long is waited for what: the end of each name has its unit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Waits {
@@ -133,7 +133,7 @@ pub struct Ssh {
     pub manage: bool,
 }
 
-/// Programs.
+/// Programs of this system that mintd runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Commands {
@@ -221,16 +221,16 @@ pub enum ConfigError {
     /// It cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
     /// It says something else than it may.
     #[error("{} is no good", path.display())]
     Parse {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Line and reason.
         #[source]
@@ -243,7 +243,7 @@ pub enum ConfigError {
         name: String,
         /// One file.
         first: PathBuf,
-        /// The other.
+        /// The other file that describes it.
         second: PathBuf,
     },
 }

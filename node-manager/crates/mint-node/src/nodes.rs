@@ -31,7 +31,7 @@ pub struct Nodes {
     pub peers: Arc<dyn Peers>,
     /// Maker of bundles.
     pub bundle: Arc<dyn Bundle>,
-    /// Settings.
+    /// What `mint.toml` says.
     pub config: Arc<Config>,
     /// The journal and the locks.
     pub ops: Operations,

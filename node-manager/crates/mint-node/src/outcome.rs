@@ -68,7 +68,7 @@ pub enum OpError {
         hint: &'static str,
         /// What could not be taken back, in words.
         left: Vec<String>,
-        /// Why.
+        /// What failed below.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -77,7 +77,7 @@ pub enum OpError {
     Kernel {
         /// What was tried.
         action: String,
-        /// Why.
+        /// What the kernel said.
         #[source]
         source: SysError,
     },
@@ -100,7 +100,7 @@ pub enum OpError {
     /// A step outside of a plan.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The journal.
+    /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The store of descriptions.

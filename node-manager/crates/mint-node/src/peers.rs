@@ -10,24 +10,24 @@ pub enum PeerError {
     /// It was not reached.
     #[error("the mintd of node {node} cannot be reached")]
     Unreachable {
-        /// Which.
+        /// The node whose daemon was asked.
         node: NodeId,
-        /// Why.
+        /// What the connection said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It refused.
     #[error("node {node} refused: {refusal}")]
     Refused {
-        /// Which.
+        /// The node whose daemon was asked.
         node: NodeId,
-        /// Why.
+        /// Its reason.
         refusal: Box<Refusal>,
     },
     /// It tried and failed.
     #[error("node {node} failed: {message}")]
     Failed {
-        /// Which.
+        /// The node whose daemon was asked.
         node: NodeId,
         /// What it said.
         message: String,
@@ -39,7 +39,7 @@ pub enum PeerError {
 pub struct Stopped<E> {
     /// Which of them, counted from 0.
     pub at: usize,
-    /// Why.
+    /// Why it was not done.
     pub error: E,
 }
 

@@ -63,9 +63,9 @@ fn holdings(inventory: &Inventory, node: NodeId) -> impl Iterator<Item = Holding
 pub struct SpecError {
     /// What was tried.
     pub action: &'static str,
-    /// The file.
+    /// Where the file is.
     pub path: PathBuf,
-    /// Why.
+    /// What the system said.
     #[source]
     pub source: io::Error,
 }

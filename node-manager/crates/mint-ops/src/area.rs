@@ -106,7 +106,7 @@ pub enum NoRoom {
          control area has room for {room}"
     )]
     TooLong {
-        /// Its length.
+        /// Length of the intent, in bytes.
         bytes: usize,
         /// What a slot has room for.
         room: usize,

@@ -40,6 +40,4 @@ pub use store::{BadEntry, Folder, JournalError, Kept, Store};
 pub use taken::{Elsewhere, TakenOver};
 
 #[cfg(test)]
-mod intents_tests;
-#[cfg(test)]
 mod tests;

@@ -33,7 +33,7 @@ impl fmt::Display for Lock {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{lock} is held by {holder}")]
 pub struct Held {
-    /// What.
+    /// The resource or node that is held.
     pub lock: Lock,
     /// By whom, as people read it.
     pub holder: String,

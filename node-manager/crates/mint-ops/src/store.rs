@@ -18,7 +18,7 @@ pub struct JournalError {
     pub action: &'static str,
     /// The file or folder.
     pub path: PathBuf,
-    /// Why.
+    /// What the system or the control area said.
     #[source]
     pub source: io::Error,
 }
@@ -43,7 +43,7 @@ pub struct Kept {
 /// A file of the journal that is not understood. It is told of, and kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadEntry {
-    /// The file.
+    /// Where the file is.
     pub path: PathBuf,
     /// Why it is not.
     pub why: String,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lives of operations, with a store in memory.
 
+mod intents;
+
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -14,7 +14,7 @@ pub enum SysError {
     Open {
         /// Its path.
         path: String,
-        /// Why.
+        /// What the kernel said.
         #[source]
         source: io::Error,
     },
@@ -25,7 +25,7 @@ pub enum SysError {
         call: &'static str,
         /// Node or resource.
         subject: String,
-        /// Why.
+        /// What the kernel said.
         #[source]
         source: io::Error,
     },

@@ -81,7 +81,7 @@ impl From<NodeId> for u32 {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -24,7 +24,7 @@ pub struct NodeSpec {
     /// Where cores of `cpu_count` and memory without `@numaN` come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// Memory.
+    /// Memory: sizes, each with the NUMA node that it is to be of, if any.
     #[serde(default, deserialize_with = "one_or_many")]
     pub memory: Vec<MemoryRequest>,
     /// PCI functions.
@@ -143,7 +143,7 @@ pub enum Step {
     },
     /// Owned by `node` -> free. Done by the mintd of `node` if that one runs.
     Release {
-        /// What.
+        /// The core, memory block or function that is released.
         key: ResourceKey,
         /// Whose it is.
         node: NodeId,
@@ -153,7 +153,7 @@ pub enum Step {
     },
     /// Free -> owned by `node`. Done by the mintd of `node` if that one runs.
     Claim {
-        /// What.
+        /// The core, memory block or function that is claimed.
         key: ResourceKey,
         /// Whose it becomes.
         node: NodeId,

@@ -122,10 +122,10 @@ text_form!(MemoryChange);
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeSpec {
-    /// Cores.
+    /// Which cores it is to own, or how many more or fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuChange>,
-    /// Memory.
+    /// How much memory it is to own, or how much more or less.
     #[serde(default)]
     pub memory: Vec<MemoryChange>,
     /// PCI functions that it gets.

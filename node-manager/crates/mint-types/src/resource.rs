@@ -71,7 +71,7 @@ impl fmt::Display for ResourceKey {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Gift {
-    /// Which.
+    /// The resource that is given.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub key: ResourceKey,
     /// Driver to bind; a device without one gets any that fits.
@@ -161,9 +161,9 @@ impl ResourceFlags {
 /// An entry of the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resource {
-    /// Which.
+    /// Its kind, and its number among those of its kind.
     pub key: ResourceKey,
-    /// Its state.
+    /// Whether it is free, owned or on its way.
     pub state: ResState,
     /// Who owns it.
     pub owner: Option<NodeId>,

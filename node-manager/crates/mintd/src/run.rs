@@ -46,7 +46,7 @@ const IDLE_POLL: Duration = Duration::from_millis(20);
 /// Where things are.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Settings.
+    /// Path of `mint.toml`.
     pub config: PathBuf,
     /// Socket for users.
     pub socket: PathBuf,

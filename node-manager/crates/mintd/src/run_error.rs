@@ -22,9 +22,9 @@ pub enum RunError {
     /// A file or socket.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -48,7 +48,7 @@ pub enum RunError {
     /// The runtime.
     #[error("cannot start tasks")]
     Runtime(#[source] io::Error),
-    /// The journal.
+    /// The journal cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The store of descriptions.
