@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use mint_ops::Lock;
 use mint_types::{Gift, Refusal, ResourceKey};
 
-use crate::apply::StepError;
 use crate::facts::has_guests;
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
 use crate::peers::{Stopped, in_turn};
+use crate::steps::StepError;
 use crate::turn::held;
 use mint_plan::busy;
 use mint_plan::{Inventory, Planner};

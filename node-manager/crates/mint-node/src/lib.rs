@@ -9,7 +9,6 @@
 //! Nothing here knows of sockets or tasks: [`Nodes`] is shared by the threads that carry
 //! out operations, each of which holds what it changes.
 
-mod apply;
 mod boot;
 pub mod config;
 pub mod doctor;
@@ -21,17 +20,14 @@ mod for_peers;
 mod lifecycle;
 pub mod machine;
 mod nodes;
-mod nodes_fetch;
-mod nodes_repair;
-mod nodes_resize;
 mod outcome;
 pub mod peers;
 mod settle;
 pub mod specs;
+mod steps;
 mod takeover;
 mod turn;
 
-pub use apply::ApplyError;
 pub use config::Config;
 pub use doctor::{Check, CheckStatus};
 pub use machine::{KernelMachine, Machine, read_ledger};
@@ -40,6 +36,7 @@ pub use outcome::{Done, GiveBack, OpError, Times};
 pub use peers::{PeerError, Peers, Stopped};
 pub use settle::Settled;
 pub use specs::{SpecStore, no_description};
+pub use steps::ApplyError;
 
 #[cfg(test)]
 mod tests;

@@ -11,10 +11,10 @@ use mint_types::{
 };
 use tracing::{info, info_span, warn};
 
-use crate::apply::ApplyError;
 use crate::nodes::{Carried, Nodes, about, intent, ms, name_of, not_running, planned};
 use crate::outcome::{Done, GiveBack, OpError, Times};
 use crate::specs::no_description;
+use crate::steps::ApplyError;
 use crate::turn::{Turn, locks_of};
 use mint_plan::Inventory;
 use mint_plan::Planner;

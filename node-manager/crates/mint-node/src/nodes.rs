@@ -2,6 +2,10 @@
 //! What operations on nodes have in common: the traits that they act through, and words for
 //! what they are about.
 
+mod fetch;
+mod repair;
+mod resize;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,13 +15,13 @@ use mint_image::Bundle;
 use mint_ops::{Intent, Operations};
 use mint_types::{NodeId, NodeName, NodeStatus, Plan, Refusal, RefusalCode, Step};
 
-use crate::apply::Applier;
 use crate::config::Config;
 use crate::facts::Answers;
 use crate::machine::{Machine, read_ledger};
 use crate::outcome::{Done, OpError, Times};
 use crate::peers::Peers;
 use crate::specs::SpecStore;
+use crate::steps::Applier;
 use mint_plan::Inventory;
 use mint_plan::describe;
 

@@ -6,8 +6,8 @@ use mint_sys::SysError;
 use mint_types::{NodeId, Refusal};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::{ApplyError, StepError};
 use crate::specs::SpecError;
+use crate::steps::{ApplyError, StepError};
 
 /// Who gets cores and devices of a removed node. Memory stays free: it is the
 /// pool that new nodes are made of.

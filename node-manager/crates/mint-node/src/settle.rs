@@ -7,9 +7,9 @@ use mint_ops::{Entry, Held, Intent, Op};
 use mint_types::{NodeId, NodeStatus, OperationKind, Plan, Step};
 use tracing::warn;
 
-use crate::apply::StepError;
 use crate::nodes::Nodes;
 use crate::outcome::OpError;
+use crate::steps::StepError;
 use crate::turn::locks_of;
 use mint_plan::Inventory;
 

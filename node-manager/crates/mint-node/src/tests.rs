@@ -23,7 +23,6 @@ use mint_types::{
 };
 
 use self::planner::Images;
-use crate::apply::ApplyError;
 use crate::config::Config;
 use crate::fake::FakeMachine;
 use crate::machine::Machine;
@@ -32,6 +31,7 @@ use crate::outcome::{Done, GiveBack, OpError};
 use crate::peers::Stopped;
 use crate::settle::Settled;
 use crate::specs::SpecStore;
+use crate::steps::ApplyError;
 
 fn nodes(fake: &Arc<FakeMachine>, folder: &Path) -> Nodes {
     Nodes {

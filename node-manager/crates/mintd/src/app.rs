@@ -17,7 +17,7 @@ use crate::audit::AuditLog;
 use crate::ending::{op_error, value};
 use crate::events::EventLog;
 use crate::marks::Marks;
-use crate::peers::PeerClients;
+use crate::peer_clients::PeerClients;
 use crate::request::Request;
 
 /// Shared by all tasks.

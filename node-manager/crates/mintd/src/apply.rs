@@ -15,7 +15,7 @@ use mint_types::NodeSpec;
 use crate::app::App;
 use crate::ending::finish;
 use crate::request::Request;
-use crate::{description, operations};
+use crate::{description, nodes};
 
 /// Where descriptions are.
 const DEFAULT_DIR: &str = "/etc/mint/nodes.d";
@@ -58,7 +58,7 @@ async fn one(
         let wait = request.wait;
         let request = AddRequest { spec, dry_run: false, wait, wait_s: None };
         let part = part(app, op, &Request::Add(Box::new(request.clone())))?;
-        let added = operations::add(app.clone(), &part, request).await;
+        let added = nodes::add(app.clone(), &part, request).await;
         finish(&part, &added);
         return added.map(|_| "added");
     };
@@ -72,7 +72,7 @@ async fn one(
                 Err(error) if description::is_missing(&error) => Some(spec),
                 Err(error) => return Err(error),
             };
-            operations::start_spec(app.clone(), &part, name, spec, request).await
+            nodes::start_spec(app.clone(), &part, name, spec, request).await
         };
         let started = started.await;
         finish(&part, &started);

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use crate::app::App;
 use crate::events::view;
 use crate::restart::start_again;
-use crate::{operations, takeover};
+use crate::{nodes, takeover};
 
 /// How often the event thread looks whether the daemon ends.
 const EVENT_WAIT_MS: i32 = 1000;
@@ -91,14 +91,14 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
     }
     tokio::task::spawn_blocking({
         let app = app.clone();
-        move || operations::refresh_names(&app)
+        move || nodes::refresh_names(&app)
     });
     if !event.new.is_live() || event.lost > 0 {
         tokio::spawn(takeover::in_turn(app.clone()));
     }
     match event.new {
         NodeState::Running if event.node != app.here => {
-            tokio::spawn(operations::meet(app.clone(), event.node));
+            tokio::spawn(nodes::meet(app.clone(), event.node));
         }
         end => _ = tokio::spawn(start_again(app.clone(), event.node, end)),
     }

@@ -14,7 +14,7 @@ use mint_api::{ErrorBody, ErrorCode, VERSIONS_HEADER, Versions};
 use crate::app::App;
 use crate::caller::{CALLER, Caller};
 use crate::failure::Failure;
-use crate::peers::apart;
+use crate::peer_clients::apart;
 
 /// Paths for peers: about the node itself, and without the checks that a plan makes.
 const LOCAL: &str = "/v1/local/";

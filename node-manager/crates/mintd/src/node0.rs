@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::peers::peer_error;
+use crate::peer_clients::peer_error;
 use crate::vmcore;
 use crate::waiting::{is_live, ms, result, tell_peers, wait_started};
 

@@ -18,7 +18,7 @@ use tracing::warn;
 use crate::app::App;
 use crate::ending::{error_of, finish, value};
 use crate::request::Request;
-use crate::{apply, lines, operations};
+use crate::{apply, lines, nodes};
 
 /// Writes a request down as an operation, carries it out, and answers with what it says.
 ///
@@ -89,13 +89,13 @@ pub(crate) fn carry_on(app: Arc<App>, op: Op, request: Request) {
 
 async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, ErrorBody> {
     let node = match request {
-        Request::Add(request) => operations::add(app, op, *request).await,
-        Request::Start(node, request) => operations::start(app, op, node, request).await,
-        Request::Stop(node, request) => operations::stop(app, op, node, request).await,
-        Request::Restart(node, request) => operations::restart(app, op, node, request).await,
-        Request::Kill(node) => operations::kill(app, op, node).await,
-        Request::Remove(node, request) => operations::remove(app, op, node, request).await,
-        Request::Resize(node, request) => operations::resize(app, op, node, request).await,
+        Request::Add(request) => nodes::add(app, op, *request).await,
+        Request::Start(node, request) => nodes::start(app, op, node, request).await,
+        Request::Stop(node, request) => nodes::stop(app, op, node, request).await,
+        Request::Restart(node, request) => nodes::restart(app, op, node, request).await,
+        Request::Kill(node) => nodes::kill(app, op, node).await,
+        Request::Remove(node, request) => nodes::remove(app, op, node, request).await,
+        Request::Resize(node, request) => nodes::resize(app, op, node, request).await,
         Request::Apply(request) => {
             return apply::apply(app, op, request).await.map(|result| value(&result));
         }

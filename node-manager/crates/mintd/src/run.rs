@@ -26,14 +26,14 @@ use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
 use crate::marks::{Marks, Ordered};
-use crate::peers::PeerClients;
+use crate::peer_clients::PeerClients;
 use crate::pki::{NoKeys, Pki, Place};
 use crate::restart::start_again;
 use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
 use crate::{
     changes, events, heal, heartbeats, identity, instance, intents, interrupted, metrics, network,
-    operations, server, takeover,
+    nodes, server, takeover,
 };
 
 /// How long to wait for mint0 to take our address.
@@ -295,7 +295,7 @@ fn meet_all(app: &Arc<App>) {
     let Ok(nodes) = app.machine.nodes() else { return };
     for node in nodes.into_iter().filter(|node| node.id != app.here) {
         match node.state {
-            NodeState::Running => _ = tokio::spawn(operations::meet(app.clone(), node.id)),
+            NodeState::Running => _ = tokio::spawn(nodes::meet(app.clone(), node.id)),
             end => _ = tokio::spawn(start_again(app.clone(), node.id, end)),
         }
     }
@@ -331,7 +331,7 @@ async fn network_up(app: Arc<App>, tls: Option<Arc<Pki>>, router: Router) {
         let app = app.clone();
         move || {
             let result = network::configure(&app.root, &app.config.network, app.here);
-            operations::refresh_names(&app);
+            nodes::refresh_names(&app);
             result
         }
     });

@@ -35,7 +35,7 @@ use crate::caller::Caller;
 use crate::ending::op_error;
 use crate::failure::Failure;
 use crate::gate::guard;
-use crate::peers::peer_error;
+use crate::peer_clients::peer_error;
 use crate::pki::Pki;
 use crate::request::Request;
 use crate::{doctor, lines, loads, metrics, node0, operate, ssh, streams, takeover, views, vmcore};

@@ -11,7 +11,7 @@ use mint_plan::Inventory;
 use mint_types::{NodeId, NodeState, NodeStatus};
 
 use crate::app::App;
-use crate::peers::HELLO_AGAIN;
+use crate::peer_clients::HELLO_AGAIN;
 use crate::views;
 
 /// How often a condition is looked at that nobody reports.

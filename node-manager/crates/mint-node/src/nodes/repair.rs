@@ -9,9 +9,9 @@ use crate::outcome::OpError;
 use crate::settle::Settled;
 
 impl Nodes {
-    /// Settles operations that could not be settled when they ended, parks cores that dead nodes have not, and gives what
-    /// a dead kernel was moving back to its owner. Gives what was done, in words;
-    /// nothing of it touches a node that runs.
+    /// Settles operations that could not be settled when they ended, parks cores that dead
+    /// nodes have not, and gives what a dead kernel was moving back to its owner. Gives what
+    /// was done, in words; nothing of it touches a node that runs.
     ///
     /// # Errors
     /// When the ledger or the journal cannot be read. What cannot be healed is no

@@ -180,7 +180,7 @@ impl PeerClients {
     ///
     /// One that answered before may stall for seconds, so it is waited for up to
     /// `within`. One that was silent, or was not heard in this boot yet, may have no
-    /// daemon, and is asked briefly: for one that is starting `operations::meet` waits.
+    /// daemon, and is asked briefly: for one that is starting `nodes::meet` waits.
     /// One that has just moved a resource is not asked.
     pub async fn answers(&self, node: NodeId, boots: u32, within: Duration) -> bool {
         if self.heard().get(&node).is_some_and(|when| when.elapsed() < HELLO_AGAIN) {
