@@ -103,9 +103,6 @@ pub enum MachineCommand {
     Poweroff,
     /// Reset it
     Reboot,
-    /// Node 0 alone ends, at once: for its shutdown script, not for people
-    #[command(hide = true)]
-    Leave,
 }
 
 /// `node …`.

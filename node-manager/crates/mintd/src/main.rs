@@ -27,10 +27,18 @@ struct Args {
     /// Write the log as JSON, one object a line.
     #[arg(long)]
     log_json: bool,
+    /// Node 0 alone ends, at once: for its shutdown script, not for people.
+    #[arg(long, hide = true)]
+    leave: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.leave {
+        // it does not come back else
+        eprintln!("mintd: {}", mint_sys::leave_machine());
+        return ExitCode::FAILURE;
+    }
     let filter = EnvFilter::try_from_env("MINTD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter);
     if args.log_json {

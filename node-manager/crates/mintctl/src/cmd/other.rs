@@ -37,7 +37,6 @@ pub async fn machine(context: &Context, what: MachineCommand) -> Outcome {
     let word = match what {
         MachineCommand::Poweroff => "poweroff",
         MachineCommand::Reboot => "reboot",
-        MachineCommand::Leave => return Err(mint_sys::leave_machine().into()),
     };
     let path = format!("/v1/machine/{word}");
     let answer: Value = context.client.post(&path, &json!({})).await?;
