@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `mintctl node console`.
 
-use std::io::{IsTerminal, Write};
-use std::process::{Command, Stdio};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use mint_api::ErrorBody;
 use mint_api::frame::{FrameKind, read_frame, write_frame};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, split};
 
 use super::context::{Context, Outcome};
@@ -23,7 +24,7 @@ pub async fn run(context: &Context, path: &str, follow: bool, write: bool) -> Ou
     let (mut reader, mut writer) = split(io);
     if interactive {
         eprintln!("console; Ctrl-] leaves it");
-        let _raw = RawTerminal::enter()?;
+        let _raw = RawTerminal::enter(std::io::stdin())?;
         return tokio::select! {
             outcome = show(&mut reader) => outcome,
             outcome = send_keys(&mut writer, true) => outcome,
@@ -82,34 +83,52 @@ async fn send_keys(writer: &mut (impl AsyncWrite + Unpin), escape: bool) -> Outc
 }
 
 /// The terminal passes every key on for as long as this lives.
-struct RawTerminal {
-    before: String,
+struct RawTerminal<T: AsFd> {
+    terminal: T,
+    before: Termios,
 }
 
-impl RawTerminal {
-    fn enter() -> Result<Self, Failure> {
-        let before = stty(&["-g"])?;
-        stty(&["raw", "-echo"])?;
-        Ok(Self { before: before.trim().to_owned() })
+impl<T: AsFd> RawTerminal<T> {
+    fn enter(terminal: T) -> io::Result<Self> {
+        let before = tcgetattr(&terminal)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&terminal, OptionalActions::Drain, &raw)?;
+        Ok(Self { terminal, before })
     }
 }
 
-impl Drop for RawTerminal {
+impl<T: AsFd> Drop for RawTerminal<T> {
     fn drop(&mut self) {
         // nothing to be done about a terminal that has gone
-        _ = stty(&[&self.before]);
+        _ = tcsetattr(&self.terminal, OptionalActions::Drain, &self.before);
         eprintln!();
     }
 }
 
-/// Terminal modes without `unsafe`: stty is in coreutils and in busybox.
-fn stty(arguments: &[&str]) -> std::io::Result<String> {
-    let output = Command::new("stty").args(arguments).stdin(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(std::io::Error::other(format!(
-            "stty: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::LocalModes;
+
+    #[test]
+    fn terminal_is_raw_meanwhile_and_then_as_before() {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let modes = || tcgetattr(&terminal).unwrap().local_modes;
+        let before = modes();
+        let keys = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        assert!(before.contains(keys));
+        let raw = RawTerminal::enter(&terminal).unwrap();
+        assert!(!modes().intersects(keys));
+        drop(raw);
+        assert_eq!(modes(), before);
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

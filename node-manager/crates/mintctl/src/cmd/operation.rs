@@ -26,7 +26,7 @@ pub async fn run(context: &Context, command: OperationCommand) -> Outcome {
 }
 
 fn time(ns: Option<u64>) -> String {
-    ns.map_or_else(|| "-".to_owned(), |ns| utc(ns / 1_000_000_000))
+    ns.map_or_else(|| "-".to_owned(), utc)
 }
 
 /// Its state; with what a reader should know of it.

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use jiff::Timestamp;
 use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, Repaired, WaitFor};
 use serde_json::{Value, json};
 
@@ -70,25 +71,14 @@ fn sentence(event: &EventView) -> String {
     };
     let reason =
         if event.reason.is_empty() { String::new() } else { format!(": {}", event.reason) };
-    let at = utc(event.time_ns / 1_000_000_000);
+    let at = utc(event.time_ns);
     format!("{at} #{} node {} ({}) {what}{reason}", event.seq, event.node, event.name)
 }
 
-/// Date and time of seconds since 1970, by the civil calendar (days from
-/// 0000-03-01 make leap days the last of their year).
-pub fn utc(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+/// Date and time of ns since 1970, to the second.
+pub fn utc(ns: u64) -> String {
+    let seconds = i64::try_from(ns / 1_000_000_000).expect("a billionth of what has 64 bits");
+    Timestamp::from_second(seconds).expect("64 bits of ns end in 2554").to_string()
 }
 
 /// `apply`: the worst status of all nodes.
@@ -177,10 +167,12 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(utc(1_735_689_599), "2024-12-31T23:59:59Z");
-        assert_eq!(utc(1_740_787_200), "2025-03-01T00:00:00Z");
+        let second = |seconds: u64| utc(seconds * 1_000_000_000 + 999_999_999);
+        assert_eq!(second(0), "1970-01-01T00:00:00Z");
+        assert_eq!(second(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(second(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(second(1_740_787_200), "2025-03-01T00:00:00Z");
+        assert_eq!(utc(u64::MAX), "2554-07-21T23:34:33Z");
     }
 
     #[test]
