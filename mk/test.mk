@@ -5,7 +5,7 @@
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The rig's layer carries it, and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
@@ -29,11 +29,6 @@ $(BUILD)/bin/mint-rig-raw: bench/rig/raw/raw.c $(wildcard kernel/mint-patches/*)
 	@mkdir $(BUILD)/uapi/linux && cp $(BUILD)/uapi/$(UAPI) $(BUILD)/uapi/linux/
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -I$(BUILD)/uapi -o $@ $<
 
-# Preloaded into QEMU on the host.
-$(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
-	@mkdir -p $(@D)
-	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
-
 $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 	@install -D $< $@
 
@@ -45,7 +40,7 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent ## the rig's own tests, without a machine
+rig-check: rig-agent $(BUILD)/qemu ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
 
 # Scenarios want kernels that the images do not carry, too.
