@@ -3,12 +3,13 @@
 
 import random
 
-from rig.scribble import FIRST, LAST, LAST_AT, MAGIC, NAMES, Area, Scribbler
+from rig.scribble import FIRST, INTENTS, LAST, LAST_AT, MAGIC, NAMES, Area, Scribbler
 
 ADDRESS = 0x1000000
 BYTES = 1 << 20
 HEADER = {
-    "magic": MAGIC, "version": 1, "header_bytes": LAST_AT + 8, "area_bytes": BYTES, "boot_id": 1, "node_max": 2, "cpu_max": 4,
+    "magic": MAGIC, "version": 1, "header_bytes": LAST_AT + LAST.size + INTENTS.size, "area_bytes": BYTES, "boot_id": 1,
+    "node_max": 2, "cpu_max": 4,
     "mem_max": 8, "pci_max": 16, "pci_count": 3, "ring_bytes": 65536, "ctrl_ring_bytes": 4096, "console_bytes": 4096,
     "mem_block_bytes": 1 << 27, "node_offset": 4096, "node_stride": 432, "cpu_offset": 8192, "cpu_stride": 128,
     "mem_offset": 12288, "mem_stride": 16, "pci_offset": 16384, "pci_stride": 80, "console_offset": 20480,
@@ -17,6 +18,7 @@ HEADER = {
     "park_entry": 0, "park_cr3_offset": 49152, "park_pml4_entries": 1, "state_seq": 0, "tsc_khz": 1, "numa_nodes": 1,
 }  # fmt: skip
 BP_OFFSET, BP_BYTES = 524288, 4096
+INTENT_OFFSET, INTENT_STRIDE, INTENT_SLOTS, INTENT_BYTES = 532480, 8256, 2, 4096
 
 
 class Memory:
@@ -46,6 +48,8 @@ def scribbler(seed: int) -> tuple[Memory, Scribbler]:
     memory = Memory()
     memory.write(ADDRESS, FIRST.pack(*(HEADER[name] for name in NAMES)))
     memory.write(ADDRESS + LAST_AT, LAST.pack(BP_OFFSET, BP_BYTES))
+    intents = INTENTS.pack(INTENT_OFFSET, INTENT_STRIDE, INTENT_SLOTS, INTENT_BYTES)
+    memory.write(ADDRESS + LAST_AT + LAST.size, intents)
     return memory, Scribbler(Area(Zero(), memory), random.Random(seed))
 
 
@@ -60,7 +64,8 @@ def test_every_part_is_hit_and_nothing_that_is_trusted():
         assert not any(memory.data[offset : offset + count]), f"{offset:#x} was written"
     # nor what lies between parts
     assert not any(memory.data[4096 + 2 * 432 : 8192])
-    assert not any(memory.data[BP_OFFSET + BP_BYTES :])
+    assert not any(memory.data[BP_OFFSET + BP_BYTES : INTENT_OFFSET])
+    assert not any(memory.data[INTENT_OFFSET + HEADER["node_max"] * INTENT_SLOTS * INTENT_STRIDE :])
 
 
 def test_same_seed_same_writes():
