@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from rig import paths
 from rig.area import Area, find_area
 from rig.ledger import Ledger
-from rig.machine import DEFAULT_FLAVOUR, MEMORY_PER_NUMA_MIB, SOCKETS, Machine
+from rig.machine import DEFAULT_FLAVOUR, SOCKETS, Machine
 from rig.node import Node
 
 # q35 puts as much RAM below 4 GiB, the rest from 4 GiB on.
 LOW_BYTES = 2 << 30
 HIGH_BASE = 4 << 30
-PER_NUMA = MEMORY_PER_NUMA_MIB << 20
 # arch/x86/include/asm/mint_area.h: node_offset of the header, text_vaddr of a node
 AREA_NODE_OFFSET, NODE_TEXT_OFFSET = 72, 312
 
@@ -28,27 +27,33 @@ class Ram:
     """Physical memory of a running machine; close() it, or use as a context."""
 
     def __init__(self, machine: Machine) -> None:
+        self._numa_bytes = machine.config.numa_mib << 20
         folder = f"/proc/{machine.process.pid}/fd"
         # Both are called the same; QEMU opened them in the order of NUMA nodes.
         found = []
         for name in sorted(os.listdir(folder), key=int):
             path = f"{folder}/{name}"
             try:
-                if os.readlink(path).startswith("/memfd:") and os.stat(path).st_size == PER_NUMA:
+                if os.readlink(path).startswith("/memfd:") and os.stat(path).st_size == self._numa_bytes:
                     found.append(path)
             except FileNotFoundError:
                 continue  # closed meanwhile
         assert len(found) == SOCKETS, f"QEMU's memory files: {found}"
         self._files = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in found]
 
+    @property
+    def bytes(self) -> int:
+        """How much there is."""
+        return self._numa_bytes * SOCKETS
+
     def _place(self, address: int) -> tuple[int, int, int]:
         """File, offset in it, bytes that follow without a break."""
         offset = address if address < LOW_BYTES else address - HIGH_BASE + LOW_BYTES
-        room = LOW_BYTES - address if address < LOW_BYTES else PER_NUMA * SOCKETS - offset
+        room = LOW_BYTES - address if address < LOW_BYTES else self.bytes - offset
         if address < 0 or LOW_BYTES <= address < HIGH_BASE or room <= 0:
             raise ValueError(f"{address:#x} is not RAM of the machine")
-        number, inner = divmod(offset, PER_NUMA)
-        return self._files[number], inner, min(room, PER_NUMA - inner)
+        number, inner = divmod(offset, self._numa_bytes)
+        return self._files[number], inner, min(room, self._numa_bytes - inner)
 
     def read(self, address: int, count: int) -> bytes:
         """count bytes from a physical address."""
@@ -81,8 +86,7 @@ class Ram:
 
 def area_of(ram: Ram) -> Area | None:
     """The machine's control area; None before node 0's kernel has made it, or without Mint."""
-    size = PER_NUMA * SOCKETS
-    return find_area(ram.read, [(0, LOW_BYTES), (HIGH_BASE, HIGH_BASE + size - LOW_BYTES)])
+    return find_area(ram.read, [(0, LOW_BYTES), (HIGH_BASE, HIGH_BASE + ram.bytes - LOW_BYTES)])
 
 
 @dataclass(frozen=True)
