@@ -6,6 +6,11 @@ from rig.channel import Job
 from rig.node import Node
 
 PROGRAM = "/tmp/raw"
+# raw.c: bytes that no call was told of, and what is in bytes that no call has written
+GUARD_BYTES = 64
+UNTOUCHED = b"\xa5"
+# MINT_NODE_NONE
+NOBODY = 0xFF
 # enum mint_node_state, enum mint_refusal
 STOPPED, LOADED, STARTING, RUNNING, CRASHED, KILLED, LOADING = 1, 2, 3, 4, 7, 8, 9
 ABSENT, OWNER, STATE, RUNS, NOT_PARKED = 1, 2, 3, 9, 11
@@ -26,6 +31,12 @@ class Raw:
     def __call__(self, *words: object) -> dict[str, int]:
         """One call; gives what it answered ("errno": 0 is done)."""
         return fields(self.node.out(" ".join(map(str, (PROGRAM, *words)))))
+
+    def buffer(self, *words: object) -> tuple[dict[str, int], bytes, bytes]:
+        """One call that fills a buffer: what it answered, the buffer, and what follows it in memory."""
+        first, second = self.node.out(" ".join(map(str, (PROGRAM, *words)))).splitlines()
+        data = bytes.fromhex(second)
+        return fields(first), data[:-GUARD_BYTES], data[-GUARD_BYTES:]
 
     def start(self, *words: object) -> Job:
         """One call that is not waited for; end() gives its answer."""

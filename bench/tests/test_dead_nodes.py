@@ -15,15 +15,13 @@ import pytest
 from rig.faults import SPIN
 from rig.functions import interface_of, let_master
 from rig.ram import Ram, built_symbol, dead_place
-from rig.rawcalls import ABSENT, CRASHED, KILLED, LOADED, LOADING, NOT_PARKED, RUNNING, STARTING, STOPPED, Raw
+from rig.rawcalls import ABSENT, CRASHED, KILLED, LOADED, LOADING, NOBODY, NOT_PARKED, RUNNING, STARTING, STOPPED, Raw
 from rig.server import CARD0, CARD1, CARD2_E1000E, ONE, SPARE, Server
 from rig.wait import wait_until
 
 EBUSY, ENOENT, ESTALE = 16, 2, 116
 MIB = 1 << 20
 BLOCK_BYTES = 128 * MIB
-# MINT_NODE_NONE
-NOBODY = 0xFF
 # Linux's default, where no configuration says another one.
 PANIC_0 = "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd panic=0"
 # In its initrd: it needs no disk and no daemon to die.

@@ -8,7 +8,15 @@
  *        raw start|destroy|get NODE
  *        raw await NODE STATE COMMAND [NODE...]     as soon as NODE's state (a number) is STATE
  *        raw flood INTERFACE FRAMES                so many broadcasts
- * Prints "errno=N" and the fields that the call gives. Exit: 0 whatever the
+ *        raw rows cpu|mem|pci COUNT BYTES          COUNT resources of BYTES each; 0: as a caller
+ *                                                  who knows of no such size
+ *        raw events BYTES ROOM                     a node comes and goes, and one read of ROOM
+ *                                                  bytes of events of BYTES each; 0: as above
+ *        raw sized NODE BYTES FILL                 "get" with a structure of BYTES, what the
+ *                                                  kernel does not know of it filled with FILL
+ * Prints "errno=N" and the fields that the call gives; the last three a second
+ * line, too, all bytes of the buffer in hex: before the call they were UNTOUCHED,
+ * and GUARD_BYTES follow that the call was told nothing of. Exit: 0 whatever the
  * kernel answered, 1 no call was made, 2 usage.
  */
 #define _GNU_SOURCE
@@ -17,6 +25,8 @@
 #include <linux/if_packet.h>
 #include <linux/mint.h>
 #include <net/if.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +38,8 @@
 /* How long "await" looks for the state */
 #define AWAIT_S		120
 #define FRAME_BYTES	1500
+#define UNTOUCHED	0xa5
+#define GUARD_BYTES	64
 
 static int device;
 
@@ -39,7 +51,7 @@ static int fail(const char *what)
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: raw release|claim|kill|start|destroy|get|await|flood ...: see its source\n");
+	fprintf(stderr, "usage: raw release|claim|kill|start|destroy|get|await|flood|rows|events|sized ...: see its source\n");
 	return 2;
 }
 
@@ -61,14 +73,101 @@ static int call(unsigned long request, void *arg)
 	return ioctl(device, request, arg) ? errno : 0;
 }
 
-static int move(const char *verb, char **words)
+/* 3: there is no such kind */
+static unsigned int kind_of(const char *word)
 {
 	static const char *const kinds[] = { "cpu", "mem", "pci" };
-	struct mint_move m = { .size = sizeof(m), .id = number(words[1]), .node = number(words[2]) };
+	unsigned int kind = 0;
 
-	while (strcmp(kinds[m.kind], words[0]))
-		if (++m.kind == 3)
-			return usage();
+	while (kind < 3 && strcmp(kinds[kind], word))
+		kind++;
+	return kind;
+}
+
+/* Memory for a call to write to, and what must stay behind it */
+static unsigned char *buffer(size_t bytes)
+{
+	unsigned char *to = malloc(bytes + GUARD_BYTES);
+
+	if (to)
+		memset(to, UNTOUCHED, bytes + GUARD_BYTES);
+	return to;
+}
+
+static int give_buffer(const unsigned char *from, size_t bytes)
+{
+	for (size_t i = 0; i < bytes + GUARD_BYTES; i++)
+		printf("%02x", from[i]);
+	putchar('\n');
+	return 0;
+}
+
+static int rows(unsigned int kind, unsigned int count, unsigned int bytes)
+{
+	size_t all = (size_t)count * (bytes ?: MINT_RESOURCE_BYTES_1);
+	unsigned char *to = buffer(all);
+	struct mint_resources r = {
+		.size = bytes ? sizeof(r) : offsetof(struct mint_resources, entry_bytes),
+		.kind = kind, .count = count, .entries = (uintptr_t)to, .entry_bytes = bytes,
+	};
+
+	if (kind == 3)
+		return usage();
+	if (!to)
+		return fail("malloc");
+	int error = call(MINT_IOC_RESOURCES, &r);
+
+	printf("errno=%d count=%u\n", error, r.count);
+	return give_buffer(to, all);
+}
+
+static int events(unsigned int bytes, size_t room)
+{
+	struct mint_event_size s = { .size = sizeof(s), .event_bytes = bytes };
+	struct mint_node n = { .size = sizeof(n), .node = MINT_NODE_ANY, .name = "raw" };
+	unsigned char *to = buffer(room);
+
+	if (!to)
+		return fail("malloc");
+	int error = bytes ? call(MINT_IOC_EVENT_SIZE, &s) : 0;
+	ssize_t got = 0;
+
+	if (!error && (call(MINT_IOC_NODE_CREATE, &n) || call(MINT_IOC_NODE_DESTROY, &n)))
+		return fail("MINT_IOC_NODE_CREATE, MINT_IOC_NODE_DESTROY");
+	if (!error) {
+		got = read(device, to, room);
+		error = got < 0 ? errno : 0;
+	}
+	printf("errno=%d got=%ld\n", error, (long)got);
+	return give_buffer(to, room);
+}
+
+static int sized(unsigned int node, unsigned int bytes, unsigned int fill)
+{
+	unsigned char *to = buffer(bytes);
+	unsigned int words[2] = { bytes, node };
+
+	if (!to)
+		return fail("malloc");
+	if (bytes < sizeof(words))
+		return usage();
+	memset(to, 0, bytes);
+	if (bytes > sizeof(struct mint_node))
+		memset(to + sizeof(struct mint_node), (int)fill, bytes - sizeof(struct mint_node));
+	memcpy(to, words, sizeof(words));
+	int error = call(MINT_IOC_NODE_GET, to);
+
+	printf("errno=%d known=%zu\n", error, sizeof(struct mint_node));
+	return give_buffer(to, bytes);
+}
+
+static int move(const char *verb, char **words)
+{
+	struct mint_move m = { .size = sizeof(m), .kind = kind_of(words[0]),
+			       .id = number(words[1]), .node = number(words[2]) };
+
+	if (m.kind == 3)
+		return usage();
 	int error = call(*verb == 'c' ? MINT_IOC_CLAIM : MINT_IOC_RELEASE, &m);
 
 	printf("errno=%d reason=%u owner=%u\n", error, m.reason, m.owner);
@@ -147,6 +246,12 @@ static int run(int argc, char **argv)
 	}
 	if ((!strcmp(verb, "start") || !strcmp(verb, "destroy") || !strcmp(verb, "get")) && argc == 2)
 		return node_call(verb, number(argv[1]));
+	if (!strcmp(verb, "rows") && argc == 4)
+		return rows(kind_of(argv[1]), number(argv[2]), number(argv[3]));
+	if (!strcmp(verb, "events") && argc == 3)
+		return events(number(argv[1]), number(argv[2]));
+	if (!strcmp(verb, "sized") && argc == 4)
+		return sized(number(argv[1]), number(argv[2]), number(argv[3]));
 	if (!strcmp(verb, "await") && argc >= 4)
 		return await(number(argv[1]), number(argv[2])) ?: run(argc - 3, argv + 3);
 	return usage();
