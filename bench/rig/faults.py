@@ -2,7 +2,10 @@
 """Faults that the rig puts into a node."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from rig.gdb import attach
 from rig.machine import Machine
 from rig.node import Node
 from rig.ram import Ram, kernel_place, symbol
@@ -75,3 +78,24 @@ def scribble_over_text(node: Node, rng: random.Random) -> None:
     with Ram(node.machine) as ram:
         ram.write(address, rng.choice(SCRIBBLES) * SCRIBBLE_BYTES)
     node.start("pivot_root / /", limit_s=60)
+
+
+@contextmanager
+def failing(node: Node, function: str, errno: int) -> Iterator[None]:
+    """In here a function of the node's kernel does nothing and says that it failed."""
+    # mov $-errno, %eax; ret
+    code = b"\xb8" + (-errno).to_bytes(4, "little", signed=True) + b"\xc3"
+    address = kernel_place(node).physical(symbol(node, function))
+    with Ram(node.machine) as ram:
+        was = ram.read(address, len(code))
+
+    def write(data: bytes) -> None:
+        # not as Ram does it: this code may have run before
+        with attach(node.machine) as gdb:
+            gdb.write(address, data)
+
+    write(code)
+    try:
+        yield
+    finally:
+        write(was)

@@ -3,19 +3,25 @@
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from rig import paths
+from rig.faults import failing
 from rig.ledger import Ledger
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
 from rig.ram import Ram, own_ram_bytes
-from rig.server import ONE, SPARE, TWO, Server
+from rig.rawcalls import NOBODY, OWNER, STATE, Raw
+from rig.server import ONE, SPARE, TWO, NodePlan, Server
+from rig.wait import wait_until
 
 MIB = 1 << 20
 BLOCK_MIB = 128
+EPERM, ENOMEM, EBUSY = 1, 12, 16
 
 
 def memory_bytes(node: Node, what: str = "MemTotal") -> int:
@@ -95,17 +101,42 @@ def compound_request_is_all_or_nothing(server: Server, held: str) -> None:
     assert (int(server.one.out("nproc")), int(server.two.out("nproc"))) == (len(ONE.cpus), len(TWO.cpus))
 
 
-def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
-    """Pages in a pipe cannot move: the request ends in time and changes nothing, also one that moves a core first, and
-    works once they are gone."""
-    amount = "256M@numa0"  # where node 1 has none but this
-    pair.mintctl("node", "resize", ONE.name, "--memory", f"+{amount}")
-    ledger = pair.ledger()
-    pair.one.run("cat >/tmp/hold && chmod 755 /tmp/hold", stdin=paths.need(paths.HOLD).read_bytes())
-    job = pair.one.start("exec /tmp/hold 224 0", limit_s=300)
+# Of NUMA node 0, where node 1 has none of its own; and nearly as much as that, for a program to hold.
+AMOUNT, HELD_MIB = "256M@numa0", 224
+
+
+def blocks_that_come(server: Server, node: int, name: str, amount: str) -> list[str]:
+    """A running node gets memory; ids of the blocks."""
+    before = set(server.ledger().owned("memory", node))
+    server.mintctl("node", "resize", name, "--memory", f"+{amount}")
+    return sorted(set(server.ledger().owned("memory", node)) - before, key=int)
+
+
+@contextmanager
+def held(server: Server) -> Iterator[list[str]]:
+    """A program on node 1 holds pages, which lie in a pipe and cannot move, in blocks that the node got for it: these.
+    Behind it none of them is node 1's any more."""
+    blocks = blocks_that_come(server, 1, ONE.name, AMOUNT)
+    server.one.run("cat >/tmp/hold && chmod 755 /tmp/hold", stdin=paths.need(paths.HOLD).read_bytes())
+    job = server.one.start(f"exec /tmp/hold {HELD_MIB} 0", limit_s=300)
     assert next(job.lines()) == "held"
+    yield blocks
+    server.one.run("killall hold; rm /tmp/hold", check=False)
+    server.mintctl("node", "resize", ONE.name, "--memory", f"{ONE.memory_mib}M")
+
+
+def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
+    """The request ends in time and changes nothing, also one that moves a core first, and works once the program has
+    ended."""
+    with held(pair):
+        held_memory_stays(pair)
+
+
+def held_memory_stays(pair: Server) -> None:
+    """While the program holds it."""
+    ledger = pair.ledger()
     with pytest.raises(MintctlError) as refused:
-        pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+        pair.mintctl("node", "resize", ONE.name, "--memory", f"-{AMOUNT}")
     assert "took too long" in str(refused.value)
     # Why, of each block that was tried: what is in it, and who has it.
     assert "memory_busy" in refused.value.codes, refused.value
@@ -120,9 +151,50 @@ def test_memory_that_a_program_holds_stays_until_it_is_let_go(pair: Server):
         assert f"program hold (process {holder['pid']})" in refusal["message"], refusal
         assert refusal["owner"] == f"node {pair.one.number} ({ONE.name})", refusal
     assert not (changed := ledger.difference(pair.ledger())), changed
-    compound_request_is_all_or_nothing(pair, amount)
-    pair.one.run("killall hold; rm /tmp/hold")
-    pair.mintctl("node", "resize", ONE.name, "--memory", f"-{amount}")
+    compound_request_is_all_or_nothing(pair, AMOUNT)
+
+
+def test_kill_of_a_node_does_not_wait_for_memory_that_cannot_move(pair: Server):
+    """Node 1's kernel tries to empty a block that a program holds, and kills node 3 meanwhile."""
+    pair.add(replace(SPARE, devices=()))
+    raw = Raw(pair.one)
+    with held(pair) as blocks:
+        release = raw.start("release", "mem", blocks[-1], 1)
+        moving = ("memory", blocks[-1]), ("moving", 1)
+        wait_until("the release to begin", lambda: pair.ledger().resources[moving[0]] == moving[1], every_s=0.02)
+        assert raw("kill", 3) == {"errno": 0, "parked": 1, "cpus": 1, "fenced": 0}
+        assert pair.state(3) == "killed"
+        # It is not done: the program still has its pages.
+        assert pair.ledger().resources[moving[0]] == moving[1]
+        pair.one.run("killall hold")
+        assert Raw.end(release) == {"errno": 0, "reason": 0, "owner": NOBODY}
+    pair.mintctl("node", "remove", SPARE.name, "--force")
+
+
+def test_block_that_cannot_be_zeroed_is_in_nobodys_way(pair: Server):
+    """The kernel that releases it has no memory for that: a block that it has given up stays on its way, nobody's to
+    take, and the next release goes on with it; a dead node's is that node's again."""
+    (block,) = blocks_that_come(pair, 1, ONE.name, "128M@numa0")
+    key = ("memory", block)
+    zero, one = Raw(pair.zero), Raw(pair.one)
+    with failing(pair.one, "mint_mem_zero", ENOMEM):
+        for _time in range(2):
+            assert one("release", "mem", block, 1)["errno"] == ENOMEM
+            assert pair.ledger().resources[key] == ("moving", 1)
+        assert one("claim", "mem", block, 1) == {"errno": EBUSY, "reason": STATE, "owner": 1}
+        assert zero("claim", "mem", block, 0) == {"errno": EPERM, "reason": OWNER, "owner": 1}
+    assert one("release", "mem", block, 1) == {"errno": 0, "reason": 0, "owner": NOBODY}
+    assert pair.ledger().resources[key] == ("free", None)
+
+    pair.add(NodePlan("dead", (5,), 128, 0, (), ("--no-start",)))
+    (block,) = pair.ledger().owned("memory", 3)
+    key = ("memory", block)
+    with failing(pair.zero, "mint_mem_zero", ENOMEM):
+        assert zero("release", "mem", block, 3)["errno"] == ENOMEM
+        assert pair.ledger().resources[key] == ("owned", 3)
+    assert zero("release", "mem", block, 3) == {"errno": 0, "reason": 0, "owner": NOBODY}
+    assert pair.ledger().resources[key] == ("free", None)
+    pair.mintctl("node", "remove", "dead")
 
 
 def test_memory_of_another_numa_node_comes_and_goes(pair: Server):
