@@ -29,7 +29,7 @@ help: ## list the targets
 # setup, which only looks once everything is there.
 NEEDS_SETUP := lint kernel-mint kernel-rt kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock kernel-deb \
 	deb-check patch-check patch-each rust rust-check rust-fmt kexec kexec-deb kexec-check kexec-import \
-	images-check rig-check $(BUILD)/bin/mint-rig-agent $(BUILD)/qemu \
+	images-check rig-check $(BUILD)/bin/mint-rig-agent \
 	$(addprefix $(BUILD)/images/,node.squashfs fio node.initrd guest.initrd mint.squashfs rig.squashfs)
 $(NEEDS_SETUP): | setup
 

@@ -15,9 +15,9 @@ images: $(IMAGES_OUT)/rig-disk.raw $(BUILD)/qemu ## build the node image, the gu
 $(IMAGES_OUT)/node.squashfs: images/scripts/build-node images/scripts/check-libraries images/scripts/trixie-sources images/node/finish $(wildcard images/packages/*)
 	@images/scripts/build-node $@
 
-# The emulator of the rig.
-$(BUILD)/qemu: images/scripts/build-qemu images/scripts/build-qemu.requirements images/scripts/trixie-sources $(wildcard bench/rig/qemu-patches/*)
-	@images/scripts/build-qemu $@
+# The emulator of the rig, with the node image's libraries.
+$(BUILD)/qemu: $(IMAGES_OUT)/node.squashfs images/scripts/fetch-qemu images/scripts/trixie-sources
+	@images/scripts/fetch-qemu $< $@
 
 $(IMAGES_OUT)/busybox: $(IMAGES_OUT)/node.squashfs
 	@touch $@

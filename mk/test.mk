@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The rig's layer carries it, and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
@@ -29,13 +29,10 @@ $(BUILD)/bin/mint-rig-raw: bench/rig/raw/raw.c $(wildcard kernel/mint-patches/*)
 	@mkdir $(BUILD)/uapi/linux && cp $(BUILD)/uapi/$(UAPI) $(BUILD)/uapi/linux/
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -I$(BUILD)/uapi -o $@ $<
 
-# A machine's only program, without a kernel: what QEMU's emulator does wrong.
-QEMU_FAULTS := bench/rig/qemu-faults
-$(BUILD)/bin/qemu-faults: $(wildcard $(QEMU_FAULTS)/*)
+# Preloaded into QEMU on the host.
+$(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	@mkdir -p $(@D)
-	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -fno-pic -fcf-protection=none -fno-stack-protector \
-		-mno-red-zone -mgeneral-regs-only -nostdlib -static -no-pie -Wl,-T,$(QEMU_FAULTS)/link.ld \
-		-Wl,--build-id=none,--no-warn-rwx-segments -o $@ $(QEMU_FAULTS)/start.S $(QEMU_FAULTS)/faults.c
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 	@install -D $< $@
@@ -48,11 +45,8 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## the rig's own tests, without the server
+rig-check: rig-agent ## the rig's own tests, without a machine
 	@$(RIG) -m pytest -q bench/rig/tests
-
-qemu-faults: $(BUILD)/bin/qemu-faults $(if $(MINT_RIG_QEMU),,$(BUILD)/qemu) | setup ## minutes: does QEMU (MINT_RIG_QEMU) have the faults that the rig's is mended of?
-	@$(RIG) -m rig.qemu_faults
 
 # Scenarios want kernels that the images do not carry, too.
 RIG_PARTS := images kernel-off kernel-stock kernel-grown rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)

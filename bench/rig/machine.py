@@ -188,7 +188,7 @@ class Machine:
         if config.trace:
             trace = ["-D", str(self.folder / FIFO), "-trace", "enable=memory_region_ops_*"]
         return [
-            emulator.find(),
+            *emulator.find().command,
             "-name", f"mint-rig-{config.name},debug-threads=on",
             # Nothing that is not said here: no floppy, no VGA, no default card.
             "-no-user-config", "-nodefaults", "-display", "none",
@@ -232,6 +232,7 @@ class Machine:
             self.process = subprocess.Popen(
                 # QEMU must not outlive the test program, however that ends.
                 ["setpriv", "--pdeathsig", "KILL", *command],
+                env=os.environ | emulator.find().environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Preloaded into the rig's QEMU: mends two faults of its x86 emulator that a
+ * machine of several kernels with KVM guests meets (docs/testing.md tells both).
+ *
+ * Debian's QEMU exports its functions for its modules. Two of them get a jump to
+ * what is here, each after a look at whether its code has the shape that is
+ * known; if not, QEMU stays as it is. One line on stderr says which.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ANY 0x100	/* in a shape: whatever byte is there */
+
+/* QEMU's: the CPU of this thread */
+extern __thread char *current_cpu __attribute__((weak));
+
+static void (*do_interrupt_all)(void *cpu, int vector, int is_int, int error_code, long next_eip,
+				int is_hw);
+static int32_t exception_index;	/* its place in a CPU's state */
+
+/* endbr64; mov %edx,%r9d; sub $ENV,%rdi; r8d = ecx = edx = 0; jmp do_interrupt_all */
+static const uint16_t HARDIRQ[] = {
+	0xf3, 0x0f, 0x1e, 0xfa, 0x41, 0x89, 0xd1, 0x48, 0x81, 0xef, ANY, ANY, ANY, ANY,
+	0x45, 0x31, 0xc0, 0x31, 0xc9, 0x31, 0xd2, 0xe9, ANY, ANY, ANY, ANY,
+};
+/* endbr64; push and pop %rax; sub $8,%rsp; movl $-1,EXCEPTION_INDEX(%rdi) */
+static const uint16_t LOOP_EXIT[] = {
+	0xf3, 0x0f, 0x1e, 0xfa, 0x50, 0x58, 0x48, 0x83, 0xec, 0x08,
+	0xc7, 0x87, ANY, ANY, ANY, ANY, 0xff, 0xff, 0xff, 0xff,
+};
+/* endbr64; sub $8,%rsp; mov FIRST_CPU(%rip),%rdi: enough bytes for a jump */
+static const uint16_t CLEAR_IGNNE[] = {
+	0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 0x08, 0x48, 0x8b, 0x3d, ANY, ANY, ANY, ANY,
+};
+
+/* What it does, and nothing is left in exception_index for the CPU's loop to deliver again. */
+static void hardirq(void *env, int vector, int is_hw)
+{
+	(void)env;
+	do_interrupt_all(current_cpu, vector, 0, 0, 0, is_hw);
+	*(int32_t *)(current_cpu + exception_index) = -1;
+}
+
+/* IGNNE is for x87 errors reported as MS-DOS wants them; nothing here does. */
+static void clear_ignne(void)
+{
+}
+
+static int has_shape(const uint8_t *code, const uint16_t *shape, size_t bytes)
+{
+	for (size_t i = 0; code && i < bytes / sizeof(*shape); i++)
+		if (shape[i] != ANY && shape[i] != code[i])
+			return 0;
+	return code != NULL;
+}
+
+/* movabs $TO,%rax; jmp *%rax, after the endbr64 */
+static int redirect(uint8_t *code, void (*to)(void))
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	uintptr_t first = (uintptr_t)code & -page;
+	size_t length = (uintptr_t)code + 16 - first;
+	uint8_t jump[12] = { 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0 };
+
+	memcpy(jump + 2, &to, sizeof(to));
+	if (mprotect((void *)first, length, PROT_READ | PROT_WRITE | PROT_EXEC))
+		return -1;
+	memcpy(code + 4, jump, sizeof(jump));
+	return mprotect((void *)first, length, PROT_READ | PROT_EXEC);
+}
+
+__attribute__((constructor)) static void mend(void)
+{
+	uint8_t *irq = dlsym(RTLD_DEFAULT, "do_interrupt_x86_hardirq");
+	uint8_t *exit = dlsym(RTLD_DEFAULT, "cpu_loop_exit_noexc");
+	uint8_t *ignne = dlsym(RTLD_DEFAULT, "cpu_clear_ignne");
+	int32_t way;
+
+	*(void **)&do_interrupt_all = dlsym(RTLD_DEFAULT, "do_interrupt_all");
+	if (!dlsym(RTLD_DEFAULT, "current_cpu") || !has_shape(irq, HARDIRQ, sizeof(HARDIRQ)) ||
+	    !has_shape(exit, LOOP_EXIT, sizeof(LOOP_EXIT)) ||
+	    !has_shape(ignne, CLEAR_IGNNE, sizeof(CLEAR_IGNNE)))
+		goto unknown;
+	memcpy(&way, irq + 22, sizeof(way));
+	if ((uint8_t *)(uintptr_t)do_interrupt_all != irq + 26 + way)
+		goto unknown;
+	memcpy(&exception_index, exit + 12, sizeof(exception_index));
+	if (redirect(irq, (void (*)(void))hardirq) || redirect(ignne, clear_ignne)) {
+		perror("qemu-mend: mprotect");
+		return;
+	}
+	fputs("qemu-mend: mended\n", stderr);
+	return;
+unknown:
+	fputs("qemu-mend: not the code that is known: left as it is\n", stderr);
+}
