@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -34,6 +34,14 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
+# A machine's only program, without a kernel: what QEMU's emulator does wrong.
+QEMU_FAULTS := bench/rig/qemu-faults
+$(BUILD)/bin/qemu-faults: $(wildcard $(QEMU_FAULTS)/*)
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -fno-pic -fcf-protection=none -fno-stack-protector \
+		-mno-red-zone -mgeneral-regs-only -nostdlib -static -no-pie -Wl,-T,$(QEMU_FAULTS)/link.ld \
+		-Wl,--build-id=none,--no-warn-rwx-segments -o $@ $(QEMU_FAULTS)/start.S $(QEMU_FAULTS)/faults.c
+
 $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 	@install -D $< $@
 
@@ -45,8 +53,11 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent ## the rig's own tests, without a machine
+rig-check: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## the rig's own tests, without the server
 	@$(RIG) -m pytest -q bench/rig/tests
+
+qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?
+	@$(RIG) -m rig.qemu_faults
 
 # Scenarios want kernels that the images do not carry, too.
 RIG_PARTS := images kernel-off kernel-stock kernel-grown rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)

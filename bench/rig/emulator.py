@@ -58,7 +58,7 @@ def version(command: tuple[str, ...]) -> tuple[int, int]:
 @functools.cache
 def find() -> Emulator:
     """The QEMU to run; MINT_RIG_QEMU names another. Raises RigError if it is emulated, and not mended."""
-    found = _choose()
+    found = choose()
     if not accel.use_kvm():
         check_mended(found)
     return found
@@ -83,8 +83,9 @@ def check_mended(emulator: Emulator) -> None:
         )
 
 
-def _choose() -> Emulator:
-    mend = () if accel.use_kvm() else ("env", f"LD_PRELOAD={paths.need(paths.QEMU_MEND)}")
+def choose(mended: bool = True) -> Emulator:
+    """The host's QEMU if it is new enough, the fetched one, or MINT_RIG_QEMU; with mend.c, or as it is."""
+    mend = () if accel.use_kvm() or not mended else ("env", f"LD_PRELOAD={paths.need(paths.QEMU_MEND)}")
     if chosen := os.environ.get("MINT_RIG_QEMU"):
         return Emulator((*mend, chosen))
     if version((HOST_QEMU,)) >= MINIMUM:

@@ -37,7 +37,7 @@ def test_qemu_that_is_not_there_is_not_run(tmp_path: Path):
 
 def test_find_looks_whether_it_is_mended(monkeypatch, tmp_path: Path):
     """Under emulation only: KVM needs no mending."""
-    monkeypatch.setattr(emulator, "_choose", lambda: qemu(tmp_path, ""))
+    monkeypatch.setattr(emulator, "choose", lambda: qemu(tmp_path, ""))
     monkeypatch.setattr(accel, "use_kvm", lambda: True)
     emulator.find.cache_clear()
     assert emulator.find().command

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rig's QEMU has none of the faults that mend.c is for.
+
+A machine of two CPUs and a program of its own (qemu-faults/) does what shows them.
+"""
+
+import pytest
+
+from rig import emulator, qemu_faults
+
+
+def look(fault: str, count: int) -> qemu_faults.Outcome:
+    """What the program found, in QEMU as it is to be run."""
+    return qemu_faults.look(emulator.choose(), fault, count, limit_s=300)
+
+
+def no_fault_in(fault: str, count: int) -> qemu_faults.Outcome:
+    """None found, and as many guests run as were asked for."""
+    outcome = look(fault, count)
+    assert outcome.status == qemu_faults.NONE, outcome.text
+    assert outcome.runs == count, outcome.text
+    return outcome
+
+
+def test_injected_interrupt_comes_once():
+    """Without mend.c seen within some 2,000 at most."""
+    no_fault_in("twice", 20_000)
+
+
+def test_flags_of_the_first_cpu_stay_cleared():
+    """Without mend.c seen within 300 to 90,000."""
+    no_fault_in("flag", 300_000)
+
+
+def test_interrupt_between_cpus_is_not_lost():
+    """Before QEMU 10.2 one of some 50,000 to 500,000 is lost; `make qemu-faults` looks longer."""
+    assert no_fault_in("lost", 300_000).interrupts > 1_000
+
+
+@pytest.mark.parametrize("command", ["nothing", "twice"])
+def test_looking_for_nothing_finds_no_absence(command: str):
+    """A machine that did not do what it is for does not say that all is well."""
+    outcome = look(command, 0)
+    assert outcome.status == qemu_faults.UNABLE, outcome.text
