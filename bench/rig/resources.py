@@ -11,6 +11,8 @@ MIB = 1 << 20
 FIRMWARES = 0x101
 MSI, MSIX = 0x05, 0x11  # ids of capabilities
 PAGE_BYTES = 4096
+# What describes the pages of a block: 64 bytes each (struct page).
+DESCRIPTORS_BYTES = (128 * MIB // PAGE_BYTES) * 64
 
 
 def message_controls(config: bytes) -> dict[int, int]:
@@ -45,6 +47,13 @@ def vectors_of(text: str) -> list[str]:
     return sorted(" ".join(line.split()[1 + cpus :]) for line in lines if re.match(r" *\d+:", line))
 
 
+def pages_of(zoneinfo: str, field: str) -> int:
+    """The sum of a field of all zones ("present", "managed") in /proc/zoneinfo, in pages."""
+    counts = re.findall(rf"^ +{field} +(\d+)$", zoneinfo, re.MULTILINE)
+    assert counts
+    return sum(map(int, counts))
+
+
 class Resources:
     """What a node holds now."""
 
@@ -52,12 +61,15 @@ class Resources:
         node.run("echo 3 >/proc/sys/vm/drop_caches")
         # KASAN keeps freed objects, up to a 32nd of all memory, until their cache is shrunk.
         node.run("for file in /sys/kernel/slab/*/shrink; do [ ! -e $file ] || echo 1 >$file; done", limit_s=300)
-        fields = dict(re.findall(r"^(\w+):\s+(\d+)", node.read("/proc/meminfo"), re.MULTILINE))
-        self.total_bytes = int(fields["MemTotal"]) << 10
-        # Free pages that each CPU keeps for itself: tens of MiB more or less, and not in MemFree.
-        counts = re.findall(r"^ +count: +(\d+)", node.read("/proc/zoneinfo"), re.MULTILINE)
-        assert counts
-        self.free_bytes = (int(fields["MemAvailable"]) << 10) + sum(map(int, counts)) * PAGE_BYTES
+        zones = node.read("/proc/zoneinfo")
+        self.present_bytes = pages_of(zones, "present") * PAGE_BYTES
+        # What the kernel never gives to anyone: its own image, and what describes the pages it booted with.
+        self.reserved_bytes = self.present_bytes - pages_of(zones, "managed") * PAGE_BYTES
+        available = re.search(r"^MemAvailable: +(\d+)", node.read("/proc/meminfo"), re.MULTILINE)
+        # Free pages that each CPU keeps for itself: tens of MiB more or less, and not in MemAvailable.
+        counts = re.findall(r"^ +count: +(\d+)", zones, re.MULTILINE)
+        assert available and counts
+        self.free_bytes = (int(available[1]) << 10) + sum(map(int, counts)) * PAGE_BYTES
         self.cores = node.read("/sys/devices/system/cpu/online")
         self.vectors = vectors_of(node.read("/proc/interrupts"))
         self.functions = functions_of(node.out("lspci -D -xxx"))
@@ -66,7 +78,10 @@ class Resources:
         """Asserts that nothing was lost from this moment to a later one: of free memory no more than slack_bytes."""
         lost_bytes = self.free_bytes - later.free_bytes
         print(f"free memory: {lost_bytes / MIB:.1f} MiB less than before, {slack_bytes / MIB:.1f} may be")
-        assert later.total_bytes == self.total_bytes
+        assert later.present_bytes == self.present_bytes
+        # A block that the kernel booted with has left: what described it is ordinary memory for good.
+        freed_bytes = self.reserved_bytes - later.reserved_bytes
+        assert freed_bytes >= 0 and freed_bytes % DESCRIPTORS_BYTES == 0, f"{freed_bytes} bytes less are reserved"
         assert later.cores == self.cores
         assert later.vectors == self.vectors
         assert later.functions == self.functions

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a leak check compares is in it."""
 
-from rig.resources import MSI, MSIX, functions_of, message_controls, vectors_of
+from rig.resources import MSI, MSIX, functions_of, message_controls, pages_of, vectors_of
 
 INTERRUPTS = """\
             CPU0       CPU1
@@ -9,6 +9,20 @@ INTERRUPTS = """\
   27:      12345          0   PCI-MSIX-0000:01:00.0   1-edge      virtio0-req.0
   31:          0          9   PCI-MSIX-0000:06:00.0   0-edge      eth2-rx-0
  NMI:          0          0   Non-maskable interrupts
+"""
+
+ZONES = """\
+Node 0, zone      DMA
+  pages free     3840
+        spanned  4095
+        present  3998
+        managed  3840
+  pagesets
+    cpu: 0
+              count:    7
+Node 0, zone    DMA32
+        present  262144
+        managed  250000
 """
 
 
@@ -55,3 +69,8 @@ def test_masked_msix_and_lost_command_bits_are_a_difference():
     assert before == functions_of(lspci(config((MSIX, 0x8002), command=0x406))), "firmware's bits do not count"
     assert before != functions_of(lspci(config((MSIX, 0xC002))))
     assert before != functions_of(lspci(config((MSIX, 0x8002), command=0x503)))
+
+
+def test_pages_of_all_zones_are_summed():
+    assert pages_of(ZONES, "present") == 3998 + 262144
+    assert pages_of(ZONES, "managed") == 3840 + 250000
