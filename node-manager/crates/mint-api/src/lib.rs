@@ -18,7 +18,6 @@
 mod client;
 mod error;
 pub mod frame;
-mod openapi;
 mod operations;
 pub mod tolerant;
 mod types;
@@ -26,7 +25,6 @@ mod versions;
 
 pub use client::{ByteReader, Client, ClientError, LineReader};
 pub use error::{ErrorBody, ErrorCode};
-pub use openapi::{ROUTES, Route, openapi};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};

@@ -577,3 +577,15 @@ pub struct SpecReply {
     #[schema(value_type = Option<Object>)]
     pub spec: Option<NodeSpec>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_with_unknown_fields_are_bad() {
+        let bad = r#"{"timeout":3}"#;
+        assert!(serde_json::from_str::<StopRequest>(bad).is_err());
+        assert!(serde_json::from_str::<StopRequest>("{}").is_ok());
+    }
+}

@@ -33,7 +33,7 @@ use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
 use crate::{
     changes, events, heal, heartbeats, identity, instance, intents, interrupted, metrics, network,
-    nodes, server, takeover,
+    nodes, routes, server, takeover,
 };
 
 /// How long to wait for mint0 to take our address.
@@ -175,7 +175,7 @@ impl Parts {
         app.marks().ssh_host_keys.insert(here, own_keys);
         interrupted::settle(&app).await;
         interrupted::end_elsewhere(&app);
-        let router = server::router(app.clone());
+        let router = routes::router(app.clone());
         Ok(Started { app, router, tls: pki, lock })
     }
 

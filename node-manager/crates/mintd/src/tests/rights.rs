@@ -50,7 +50,7 @@ fn what_is_for_peers_is_for_peers_only() {
         let (zero, one) = two(&machine).await;
         let keys = json!({"keys": []});
         let mut tried = 0;
-        for route in mint_api::ROUTES.iter().filter(|route| route.path.contains("/local/")) {
+        for route in crate::routes::routes().iter().filter(|route| route.path.contains("/local/")) {
             let path = route.path.replace("{node}", "1");
             let refused = match route.method {
                 "get" => zero.client.get::<Value>(&path).await,
