@@ -5,6 +5,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use serde::Deserialize;
+
 use crate::bridge;
 use crate::description::Description;
 use crate::facts::Facts;
@@ -109,11 +111,22 @@ pub fn apply(
     Ok(())
 }
 
+/// What `ip -json address show` says of a device.
+#[derive(Deserialize)]
+struct Interface {
+    addr_info: Vec<Address>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    local: Ipv4Addr,
+}
+
 /// This node's own address on mint0, if it has that.
 fn address_on_mint0(tools: &mut dyn Tools) -> Option<Ipv4Addr> {
-    let shown = tools.run(&["ip", "-4", "-o", "address", "show", "dev", "mint0"], "").ok()?;
-    let mut words = shown.out.split_whitespace().skip_while(|&word| word != "inet");
-    words.nth(1).filter(|_| shown.ok)?.split('/').next()?.parse().ok()
+    let shown = tools.run(&["ip", "-json", "-4", "address", "show", "dev", "mint0"], "").ok()?;
+    let interfaces: Vec<Interface> = serde_json::from_str(&shown.out).ok()?;
+    Some(interfaces.first().filter(|_| shown.ok)?.addr_info.first()?.local)
 }
 
 /// Defines and starts the pool or network, unless it is there or runs.
@@ -146,6 +159,9 @@ mod tests {
     use crate::facts::tests::tree;
     use crate::tools::tests::Played;
 
+    const MINT0: &str = r#"[{"ifname":"mint0","flags":["UP"],"addr_info":[{"family":"inet",
+        "local":"10.77.0.11","prefixlen":24,"scope":"global"}]}]"#;
+
     fn applied(facts: &Facts, uplink: &str, tools: &mut Played) -> Result<(), Failure> {
         let node = Description { uplink: uplink.to_owned(), ..facts.describe().unwrap() };
         apply(&node, &node.to_toml().unwrap(), facts, tools)
@@ -154,7 +170,7 @@ mod tests {
     #[test]
     fn all_is_made_once() {
         let (folder, facts) = tree();
-        let mut tools = Played::default().answer("mint0", true, "5: mint0 inet 10.77.0.11/24\n");
+        let mut tools = Played::default().answer("mint0", true, MINT0);
         applied(&facts, "", &mut tools).unwrap();
         let ran = tools.lines.join("\n");
         for wanted in [
@@ -175,6 +191,16 @@ mod tests {
         applied(&facts, "", &mut again).unwrap();
         assert!(!again.lines.iter().any(|line| line.contains("define") || line.contains("-start")));
         assert!(!again.lines.iter().any(|line| line.contains("-batch")), "no mint0, no routes");
+    }
+
+    #[test]
+    fn mint0_without_an_address_has_no_routes() {
+        for shown in ["[{}]", "[]", r#"[{"ifname":"mint0","addr_info":[]}]"#, ""] {
+            let (_folder, facts) = tree();
+            let mut tools = Played::default().answer("mint0", true, shown);
+            applied(&facts, "", &mut tools).unwrap();
+            assert!(!tools.lines.iter().any(|line| line.contains("-batch")), "{shown}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use mint_node::config::Network;
 use mint_types::{NodeId, NodeName, NodeStatus};
+use serde::Deserialize;
 use tracing::{info, warn};
 
 use crate::identity::write_section;
@@ -42,7 +43,7 @@ pub(crate) fn configure(root: &Path, network: &Network, node: NodeId) -> Result<
     if !root.join("sys/class/net").join(DEVICE).exists() {
         return Err(NetworkError::NoDevice);
     }
-    let shown = ip(&["-d", "link", "show", "dev", DEVICE])?;
+    let shown = ip(&["-json", "-details", "link", "show", "dev", DEVICE])?;
     let mtu = max_mtu(&shown).map_or(network.mtu, |max| network.mtu.min(max)).to_string();
     let address = format!("{}/{}", network.address(node), network.subnet.prefix_len());
     ip(&["link", "set", "dev", "lo", "up"])?;
@@ -66,11 +67,17 @@ fn ip(arguments: &[&str]) -> Result<String, NetworkError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The device's own limit, from `ip -d link show`.
+/// What `ip -json -details link show` says of a device.
+#[derive(Deserialize)]
+struct Link {
+    /// 0: it has no limit.
+    max_mtu: Option<u32>,
+}
+
+/// The device's own limit.
 fn max_mtu(shown: &str) -> Option<u32> {
-    let mut words = shown.split_whitespace();
-    words.find(|&word| word == "maxmtu")?;
-    words.next()?.parse().ok().filter(|&max| max > 0)
+    let links: Vec<Link> = serde_json::from_str(shown).ok()?;
+    links.first()?.max_mtu.filter(|&max| max > 0)
 }
 
 /// Names of a node: `nodeN`, and its own if that is one: it comes from memory that others
@@ -102,10 +109,14 @@ mod tests {
 
     #[test]
     fn limit_of_the_device_is_found() {
-        let shown = "4: mint0: <BROADCAST> mtu 1500 qdisc noop\n link/ether 02:4d:49:4e:54:00 \
-                     promiscuity 0 minmtu 68 maxmtu 65280 addrgenmode eui64";
-        assert_eq!(max_mtu(shown), Some(65_280));
-        assert_eq!(max_mtu("maxmtu 0"), None);
+        let shown = |max: u32| {
+            format!(
+                r#"[{{"ifname":"mint0","mtu":1500,"min_mtu":68,"max_mtu":{max},"group":"default"}}]"#
+            )
+        };
+        assert_eq!(max_mtu(&shown(65_280)), Some(65_280));
+        assert_eq!(max_mtu(&shown(0)), None);
+        assert_eq!(max_mtu("[]"), None);
         assert_eq!(max_mtu("nothing"), None);
     }
 }
