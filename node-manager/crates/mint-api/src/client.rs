@@ -125,7 +125,8 @@ impl Client {
         self
     }
 
-    /// Keeps a connection for half a second after a document came through it. Its clones share it.
+    /// Keeps a connection for half a second after a document came through it. Its clones share
+    /// it. One connection to each peer is enough: hyper-util's pool is for many, to any host.
     #[must_use]
     pub fn keeping(mut self) -> Self {
         self.kept = Some(Arc::default());

@@ -17,6 +17,7 @@ use mint_node::{Config, KernelMachine, Machine, Nodes, SpecStore};
 use mint_ops::{Area, Folder, Operations};
 use mint_sys::Device;
 use mint_types::{NodeId, NodeState};
+use sd_notify::NotifyState;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -268,6 +269,7 @@ async fn serve(
     }
     let _lock = started.launch(listener);
     info!(socket = %socket.display(), "serving");
+    say_ready();
     tokio::select! {
         _ = ends.recv() => {}
         _ = breaks.recv() => {}
@@ -288,6 +290,13 @@ async fn serve(
         warn!("an operation is still going on: the journal knows how far");
     }
     Ok(())
+}
+
+/// Tells the service manager, if there is one, that requests are answered from now on.
+pub(crate) fn say_ready() {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        warn!(%error, "the service manager does not know that mintd is ready");
+    }
 }
 
 /// What happened while no mintd was here.

@@ -9,6 +9,7 @@ mod model;
 mod node0;
 mod operations;
 mod peers;
+mod ready;
 mod rights;
 mod streams;
 mod takeover;
