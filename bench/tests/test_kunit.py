@@ -6,7 +6,7 @@ import re
 from rig.machine import DEFAULT_FLAVOUR
 from rig.server import Server
 
-CASES = 26
+CASES = 27
 
 if DEFAULT_FLAVOUR in ("lockdep", "kasan"):
 
