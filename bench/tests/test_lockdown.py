@@ -5,7 +5,7 @@ lockdep and kasan have what switches lockdown on in a running kernel."""
 from rig.machine import DEFAULT_FLAVOUR
 from rig.server import TWO, NodePlan, Server
 
-UNSTARTED = NodePlan("unstarted", (5,), 256, 1, (), ("--no-start",))
+UNSTARTED = NodePlan("unstarted", (5,), 512, 1, (), ("--no-start", "--cmdline", "console=hvc0 mint.root=initrd"))
 LOAD = "kexec -s -l --mint-node {0} --initrd /boot/node.initrd /boot/vmlinuz-mint"
 LOCKDOWN = "/sys/kernel/security/lockdown"
 
@@ -33,6 +33,9 @@ if DEFAULT_FLAVOUR in ("lockdep", "kasan"):
         assert worn.mintctl.state(number) == "loaded"
         worn.zero.run(unload)
 
+        # A kernel whose memory can be taken.
+        worn.mintctl("node", "start", UNSTARTED.name, "--wait", "running")
+        worn.mintctl("node", "kill", UNSTARTED.name)
         dump = f"mintctl node dump {number} --output /tmp/vmcore"
         two.run(f"echo confidentiality >{LOCKDOWN}")
         result = two.run(dump, check=False)
