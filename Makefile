@@ -27,8 +27,8 @@ help: ## list the targets
 
 # On a fresh machine any target may be the first: what runs a tool waits for
 # setup, which only looks once everything is there.
-NEEDS_SETUP := lint kernel-mint kernel-rt kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock kernel-deb \
-	deb-check patch-check patch-each rust rust-check rust-fmt kexec kexec-deb kexec-check kexec-import \
+NEEDS_SETUP := lint kernel-mint kernel-rt kernel-grown kernel-kunit kernel-lockdep kernel-kasan kernel-server \
+	kernel-off kernel-stock kernel-deb deb-check patch-check patch-each rust rust-check rust-fmt kexec kexec-deb kexec-check kexec-import \
 	images-check rig-check $(BUILD)/bin/mint-rig-agent \
 	$(addprefix $(BUILD)/images/,node.squashfs fio node.initrd guest.initrd mint.squashfs rig.squashfs)
 $(NEEDS_SETUP): | setup

@@ -2,11 +2,11 @@
 # Kernel: kernel/README.md has the loop. Every script knows by content what is
 # already built, so these targets always run and are quick when there is nothing
 # to do.
-.PHONY: kernel kernel-check kernel-deb deb-check patch-check patch-each $(addprefix kernel-,mint rt grown lockdep kasan server off stock)
+.PHONY: kernel kernel-check kernel-deb deb-check patch-check patch-each $(addprefix kernel-,mint rt grown kunit lockdep kasan server off stock)
 
 kernel: kernel-mint kernel-rt ## kernels of the nodes: ordinary and PREEMPT_RT
 
-kernel-mint kernel-rt kernel-grown kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, grown, lockdep, kasan, server, off, stock
+kernel-mint kernel-rt kernel-grown kernel-kunit kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, grown, kunit, lockdep, kasan, server, off, stock
 	kernel/scripts/build $*
 
 patch-check: ## the patch series: headers, style, applies exactly, round trip

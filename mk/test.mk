@@ -60,7 +60,7 @@ qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QE
 	@$(RIG) -m rig.qemu_faults
 
 # Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock kernel-grown rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
+RIG_PARTS := images kernel-off kernel-stock kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \

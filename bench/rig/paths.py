@@ -26,7 +26,7 @@ PROMTOOL = BUILD / "bin" / "promtool"
 
 
 def kernel(flavour: str) -> Path:
-    """bzImage of a kernel flavour: mint, rt, lockdep, kasan, off, stock."""
+    """bzImage of a kernel flavour: mint, rt, grown, kunit, lockdep, kasan, server, off, stock."""
     return KERNELS / flavour / "bzImage"
 
 

@@ -61,6 +61,7 @@ merged_config() {
 	[ -f "$KERNEL_DIR/config/$1.config" ] || die "no flavour '$1': kernel/config/$1.config does not exist"
 	case $1 in
 	server) fragments kvm-host rig server | sed 's/^\(CONFIG_LOCALVERSION=\).*/\1"-mint-server"/' ;;
+	kunit) fragments kunit ;;
 	*) fragments base kvm-host rig "$1" ;;
 	esac
 }
