@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mint_ops::fake::Fuse;
-use mint_types::{Bdf, BlockPages, NodeId, NodeState, ResState, ResourceKey};
+use mint_types::{Bdf, BlockPages, NodeId, NodeState, NodeStatus, ResState, ResourceKey};
 
 use self::doom::Doom;
 use self::state::State;
@@ -189,7 +189,6 @@ impl FakeMachine {
         self.lock().with_guests.insert(cpu);
     }
 
-    /// Changes a node's state, as its kernel would.
     /// Its owner's kernel has begun to move a resource.
     pub fn set_moving(&self, key: ResourceKey) {
         let mut state = self.lock();
@@ -201,6 +200,16 @@ impl FakeMachine {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.state = new;
         }
+    }
+
+    /// A node's record is written over, so that there seems to be none.
+    pub fn lose_record(&self, id: NodeId) -> NodeStatus {
+        self.lock().nodes.remove(&id).expect("a node of the machine")
+    }
+
+    /// The record of a node is as it was.
+    pub fn put_record(&self, node: NodeStatus) {
+        self.lock().nodes.insert(node.id, node);
     }
 
     /// State and owner of every resource, and the nodes: for before == after.

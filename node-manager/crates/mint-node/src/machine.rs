@@ -50,6 +50,20 @@ pub trait Machine: Send + Sync {
     /// The memory of a node that ended, as an ELF core file, and its length in bytes.
     fn vmcore(&self, id: NodeId) -> Result<(File, u64), SysError>;
 
+    /// Whether there is no such node: it has no record, and owns nothing. Kernels remove only
+    /// nodes that own nothing, so one that does and has no record was written over.
+    fn is_gone(&self, id: NodeId) -> Result<bool, SysError> {
+        if self.node(id)?.is_some() {
+            return Ok(false);
+        }
+        for kind in Kind::ALL {
+            if self.resources(kind)?.iter().any(|resource| resource.owner == Some(id)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// All nodes that exist.
     fn nodes(&self) -> Result<Vec<NodeStatus>, SysError> {
         let max = self.info()?.node_max;

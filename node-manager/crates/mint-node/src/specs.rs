@@ -44,10 +44,15 @@ impl StoredSpec {
     fn is_of(&self, inventory: &Inventory, node: NodeId) -> bool {
         let named =
             inventory.node(node).is_some_and(|status| status.name == self.spec.name.as_str());
-        self.boot_id == inventory.info.boot_id
-            && self.node == node
-            && named
-            && holdings(inventory, node).any(|holding| self.held.contains(&holding))
+        named && !self.is_stale(inventory, node)
+    }
+
+    /// Whether its node is gone. A node that is gone has given back all that it owned; a
+    /// record of a node, with its name, can be written over.
+    fn is_stale(&self, inventory: &Inventory, node: NodeId) -> bool {
+        self.boot_id != inventory.info.boot_id
+            || self.node != node
+            || !holdings(inventory, node).any(|holding| self.held.contains(&holding))
     }
 }
 
@@ -143,7 +148,7 @@ impl SpecStore {
         // the description, and nobody writes one in between
         let _writing = self.lock();
         match self.read(node) {
-            Some(stored) if ledger().is_some_and(|now| !stored.is_of(&now, node)) => {
+            Some(stored) if ledger().is_some_and(|now| stored.is_stale(&now, node)) => {
                 self.remove(node)
             }
             _ => Ok(()),
@@ -236,6 +241,10 @@ mod tests {
         store.put(&read().unwrap(), node, &NodeSpec::named("web".parse().unwrap())).unwrap();
         store.forget_stale(node, read).unwrap();
         assert!(store.read(node).is_some(), "its node is there");
+        let record = fake.lose_record(node);
+        store.forget_stale(node, read).unwrap();
+        assert!(store.read(node).is_some(), "only the record of its node is not");
+        fake.put_record(record);
         fake.set_state(node, mint_types::NodeState::Halted);
         fake.release(ResourceKey::cpu(5), node, false).unwrap();
         fake.destroy(node).unwrap();

@@ -73,7 +73,13 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
     info!(node = %event.node, name = %told.name, old = %event.old, new = %event.new,
         reason = %told.reason, "state");
     app.events.tell(told);
-    if !event.new.is_live() {
+    // an event that was written over may say of a node that lives what is not so: who
+    // forgot that node for it would not talk with it any more
+    let lives = status.as_ref().map_or_else(
+        || !app.machine.is_gone(event.node).unwrap_or(false),
+        |status| status.state.is_live(),
+    );
+    if !event.new.is_live() && !lives {
         let mut marks = app.marks();
         marks.health.remove(&event.node);
         marks.ssh_host_keys.remove(&event.node);
@@ -82,8 +88,10 @@ pub(crate) fn state_changed(app: &Arc<App>, event: &Event) {
         let mut marks = app.marks();
         marks.ordered.forget(event.node);
         marks.restarts.forget(event.node);
-        app.peers.forget(event.node);
         drop(marks);
+        if !lives {
+            app.peers.forget(event.node);
+        }
         // another daemon may have removed it
         if let Err(error) = app.specs.forget_stale(event.node, || app.inventory().ok()) {
             warn!(%error, "a description is left behind");

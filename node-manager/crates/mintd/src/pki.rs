@@ -305,7 +305,7 @@ impl Pki {
 
     /// When the ledger has no such node any more: who comes next under its id is another one.
     pub fn forget_if_gone(&self, node: NodeId) {
-        if !matches!(self.ledger.node(node), Ok(None)) {
+        if !self.ledger.is_gone(node).unwrap_or(false) {
             return;
         }
         let mut state = self.lock();

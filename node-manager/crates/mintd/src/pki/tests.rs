@@ -3,8 +3,8 @@
 use super::certificate::DAY;
 use super::*;
 
-use mint_node::fake::FakeMachine;
-use mint_types::NodeState;
+use mint_node::fake::{FakeMachine, POOL0};
+use mint_types::{NodeState, ResourceKey};
 
 /// A clock that tests set.
 #[derive(Clone)]
@@ -238,6 +238,12 @@ fn introductions_are_bounded_by_the_ledger() {
     assert!(zero.meet(next.clone()).unwrap());
     assert_eq!(of(&zero, 2), next);
     // a node that was removed is forgotten, one that is there is not
+    zero.forget_if_gone(id(2));
+    assert!(zero.client(id(2)).is_some());
+    // nor is one that owns something and whose record was written over
+    let machine: &dyn Machine = &place.fake;
+    machine.claim(ResourceKey::memory(POOL0.0), id(2), false).unwrap();
+    place.fake.lose_record(id(2));
     zero.forget_if_gone(id(2));
     assert!(zero.client(id(2)).is_some());
     assert!(zero.meet(other_key(3, 1)).unwrap(), "a node that is about to be made");

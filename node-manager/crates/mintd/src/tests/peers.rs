@@ -263,6 +263,22 @@ fn node_of_an_id_above_15_is_a_peer_like_any() {
 }
 
 #[test]
+fn peer_whose_record_was_written_over_for_a_while_is_still_one() {
+    test(async || {
+        let machine = Machine::new();
+        let (zero, one) = two(&machine).await;
+        let told = zero.app.events.told();
+        let record = machine.fake.lose_record(id(1));
+        until(|| zero.app.events.told() > told).await;
+        machine.fake.put_record(record);
+        met(&zero, 1).await;
+        met(&one, 0).await;
+        let inventory = zero.app.inventory().unwrap();
+        assert!(zero.app.specs.get(&inventory, id(1)).is_some(), "what it boots is forgotten");
+    });
+}
+
+#[test]
 fn node_is_stopped_by_its_own_daemon_and_stays_down() {
     test(async || {
         let machine = Machine::new();
