@@ -146,7 +146,7 @@ impl Client {
                 Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
                 Endpoint::Tls { address, name, config } => {
                     let stream = TcpStream::connect(address).await?;
-                    stream.set_nodelay(true)?;
+                    crate::tcp::prepare(&stream)?;
                     let connector = tokio_rustls::TlsConnector::from(config.clone());
                     let name = ServerName::try_from(name.clone()).map_err(io::Error::other)?;
                     Box::new(connector.connect(name, stream).await?)

@@ -19,6 +19,7 @@ mod client;
 mod error;
 pub mod frame;
 mod operations;
+pub mod tcp;
 pub mod tolerant;
 mod types;
 mod versions;

@@ -61,7 +61,10 @@ pub(crate) async fn serve_tls(listener: TcpListener, pki: Arc<Pki>, router: Rout
         };
         let (pki, router) = (pki.clone(), router.clone());
         tokio::spawn(async move {
-            _ = stream.set_nodelay(true);
+            if let Err(error) = mint_api::tcp::prepare(&stream) {
+                debug!(%error, "peer is gone already");
+                return;
+            }
             let acceptor = TlsAcceptor::from(pki.server());
             match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => match pki.caller(stream.get_ref().1) {
