@@ -13,6 +13,9 @@ from rig.ram import Ram
 MAGIC = 0x61657261544E494D
 VERSIONS = (1, 2)  # of the header, whose fields are the same in both
 RING_HEAD_BYTES = 128
+RECORD = struct.Struct("<IHH")  # of a ring: length of the payload, type, flags; a multiple of 8 bytes with it
+SHUTDOWN = 3
+ASKED = struct.Struct("<QII")  # payload of SHUTDOWN: the machine's boot id, the node, its boots
 
 # struct mint_area_header up to park_pml4_entries, and bp_offset with bp_bytes at the end of its first form. Where the
 # slots for intents are follows; older areas end before it.
@@ -69,6 +72,19 @@ class Area:
     def write(self, offset: int, data: bytes) -> None:
         """Change it under the nodes' feet."""
         self.ram.write(self.address + offset, data)
+
+    def put_in_control_ring(self, source: int, target: int, kind: int, payload: bytes) -> None:
+        """A record that a node never sent: one that is not there, or whose kernel writes nothing to that ring now."""
+        h = self.header
+        ring = source * h["node_max"] + target
+        head_at = h["ring_head_offset"] + ring * h["ring_head_stride"]
+        (head,) = struct.unpack("<I", self.read(head_at, 4))
+        record = RECORD.pack(len(payload), kind, 0) + payload
+        record = record.ljust(-(-len(record) // 8) * 8, b"\0")
+        place = head % h["ctrl_ring_bytes"]
+        assert place + len(record) <= h["ctrl_ring_bytes"], "no record lies over the end of its ring"
+        self.write(h["ctrl_ring_offset"] + ring * h["ctrl_ring_bytes"] + place, record)
+        self.write(head_at, struct.pack("<I", head + len(record)))
 
     def parts(self) -> list[Part]:
         """All that a kernel reads and must not believe.

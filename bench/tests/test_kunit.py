@@ -7,7 +7,7 @@ import re
 from rig.machine import DEFAULT_FLAVOUR, Machine, MachineConfig
 from rig.server import Server
 
-CASES = 27
+CASES = 28
 
 
 def check(log: str, who: str) -> None:

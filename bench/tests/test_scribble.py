@@ -6,7 +6,7 @@ import random
 import pytest
 
 from rig import kerneltext
-from rig.scribble import Area, Scribbler
+from rig.scribble import ASKED, SHUTDOWN, Area, Scribbler
 from rig.node import Node
 from rig.ram import Ram
 from rig.reports import reports_in
@@ -47,6 +47,29 @@ def begin(node: Node) -> tuple[str, str]:
     node.run("setsid sh /tmp/reader </dev/null >/dev/null 2>&1 & :")
     node.wait("its reader", f"[ -s {TURNS} ]", 120)
     return node.out(f"sha256sum <{QUIET}", 180), node.read("/proc/sys/kernel/random/boot_id")
+
+
+def test_node_powers_off_only_if_it_is_meant(worn: Server):
+    """Not for bytes that look like a request, nor for one to a former kernel of the node, or to another node."""
+    boots, boot_id = worn.nodes()[1].boots, worn.one.read("/proc/sys/kernel/random/boot_id")
+    with Ram(worn.machine) as ram:
+        area = Area(worn.zero, ram)
+        machine = area.header["boot_id"]
+        nobody = area.header["node_max"] - 1
+        assert nobody not in worn.nodes()
+        for payload in (
+            b"",
+            ASKED.pack(machine, 1, boots - 1),
+            ASKED.pack(machine, 2, boots),
+            ASKED.pack(machine ^ 2, 1, boots),
+            ASKED.pack(machine, 1, boots)[:-1],
+        ):
+            area.put_in_control_ring(nobody, 1, SHUTDOWN, payload)
+    # The doorbell is for all of its rings.
+    worn.zero.run("printf x | mintctl node console 1 --write")
+    refused = f"node {nobody} asks another kernel for a poweroff, refused"
+    worn.one.wait("it has refused each", f"[ $(dmesg | grep -c '{refused}') = 5 ]")
+    assert worn.state(1) == "running" and worn.one.read("/proc/sys/kernel/random/boot_id") == boot_id
 
 
 @pytest.mark.soak
