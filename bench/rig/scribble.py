@@ -74,7 +74,8 @@ class Area:
         self.ram.write(self.address + offset, data)
 
     def put_in_control_ring(self, source: int, target: int, kind: int, payload: bytes) -> None:
-        """A record that a node never sent: one that is not there, or whose kernel writes nothing to that ring now."""
+        """A record to node target that node source never sent; source is not there, or sends nothing now. kind and payload
+        as in docs/kernel-abi.md, "Rings and doorbell"."""
         h = self.header
         ring = source * h["node_max"] + target
         head_at = h["ring_head_offset"] + ring * h["ring_head_stride"]
