@@ -53,8 +53,8 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## the rig's own tests, without the server
-	@$(RIG) -m pytest -q bench/rig/tests
+rig-check: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## the rig's own tests and the report's, without the server
+	@$(RIG) -m pytest -q bench/rig/tests bench/report/tests
 
 qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?
 	@$(RIG) -m rig.qemu_faults

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured on, as a data set's header says it."""
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from report.goals import EMULATOR
+from report.samples import Header
+from rig import emulator, paths
+from rig.errors import RigError
+from rig.machine import DEFAULT_FLAVOUR
+from rig.record import git
+
+DIGEST = 12  # characters
+
+
+def digest(data: bytes) -> str:
+    """A short name for these bytes."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST]
+
+
+def changes() -> str:
+    """A digest of what the tree has beside its commit, new files included; "" if nothing."""
+    new = [name for name in git("ls-files", "-z", "--others", "--exclude-standard").split("\0") if name]
+    difference = git("diff", "HEAD")
+    if not new and not difference:
+        return ""
+    texts = [difference.encode(), *(name.encode() + (paths.PROJECT / name).read_bytes() for name in sorted(new))]
+    return digest(b"\0".join(texts))
+
+
+def commit() -> str:
+    """What the tree is of. Raises RigError without git's knowledge of it: such data could be anything's."""
+    if not (found := git("rev-parse", "HEAD")):
+        raise RigError(f"git knows no commit of {paths.PROJECT}: measure in a clone, so that the data says what it is of")
+    return found
+
+
+def qemu() -> str:
+    """The version of the rig's QEMU, in its own words."""
+    found = emulator.find()
+    text = subprocess.run(
+        [*found.command, "--version"], env=os.environ | found.environment, capture_output=True, text=True, check=True
+    ).stdout
+    return text.splitlines()[0].strip()
+
+
+def host() -> str:
+    """Processor, memory, kernel."""
+    cpu = re.search(r"^model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory_kib = int(re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
+    model = cpu[1] if cpu else platform.machine()
+    return f"{os.cpu_count()} × {model}, {memory_kib / (1 << 20):.0f} GiB, Linux {platform.release()}"
+
+
+def header(quick: bool, seed: int) -> Header:
+    """Of a run that begins now. Raises FileNotFoundError, RigError if what it boots is not there."""
+    flavours = dict.fromkeys(("mint", DEFAULT_FLAVOUR))
+    kernels = {flavour: digest(paths.need(paths.kernel(flavour)).read_bytes()) for flavour in flavours}
+    return Header(
+        commit=commit(), dirty=changes(), qemu=qemu(), kernels=kernels, host=host(),
+        plan=EMULATOR, quick=quick, seed=seed, load=round(os.getloadavg()[0], 2),
+    )  # fmt: skip

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""make report: measure, judge, draw.
+
+usage: python -m report.run [--quick] [--seed N] [--draw] [GROUP…]      (default: all groups)
+
+Writes build/report/ (--quick: build/report/quick/): data.jsonl, data.csv, summary.json,
+index.html, and each picture as SVG and PNG. A run that was cut goes on where it stopped.
+--draw measures nothing: it draws again what is there.
+
+Exit: 0 done, whatever the goals' verdicts; 1 something was not measured, or a null comparison
+does not hold (--quick: is missed); 2 usage; 3 another run writes there.
+"""
+
+import argparse
+import csv
+import importlib
+import json
+import random
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from report import facts, page, plots
+from report.goals import HOLDS, MISSED, NOT_HERE, OPEN
+from report.recorder import Recorder, Refused, read
+from report.samples import DataSet, SampleError
+from report.summary import Summary, as_json, summarise
+from rig import paths
+from rig.errors import RigError
+
+GROUPS = ("start", "partition", "network", "moves")
+OUT = paths.BUILD / "report"
+
+
+def module(group: str):
+    """What measures a group: run(recorder), GOALS, FIGURES."""
+    return importlib.import_module(f"figures_{group}")
+
+
+def say(text: str) -> None:
+    """To who waits for it."""
+    print(f"report: {text}", file=sys.stderr, flush=True)
+
+
+def measure(recorder: Recorder, groups: list[str]) -> bool:
+    """Each group; one that fails keeps no other from being measured. Gives whether none did."""
+    good = True
+    for group in groups:
+        say(f"group {group}")
+        try:
+            module(group).run(recorder)
+        except Exception:  # whatever it is: hours of other groups are not to be lost for it
+            good = False
+            traceback.print_exc()
+            say(f"group {group} failed, and goes on when it is called again")
+    return good
+
+
+def write_csv(path: Path, summary: Summary) -> None:
+    """All samples as a table; the first row below its heads is row 1 of the page."""
+    heads = ["row", "group", "case", "side", "value", "unit", "clock", "machine", "round", "order", "commit"]
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(heads)
+        for row, s in enumerate(summary.rows, 1):
+            lines.writerow(
+                [
+                    row,
+                    s.group,
+                    s.case,
+                    s.side,
+                    repr(s.value),
+                    s.unit,
+                    s.clock,
+                    s.machine,
+                    s.round,
+                    s.order,
+                    summary.header.tree,
+                ]
+            )
+
+
+def draw(folder: Path, data: DataSet) -> Summary:
+    """All files of a report but its data."""
+    # All of them: a reader is to see what was not measured.
+    modules = [module(group) for group in GROUPS]
+    summary = summarise(data, [g for m in modules for g in m.GOALS], [f for m in modules for f in m.FIGURES])
+    for old in [*folder.glob("*.svg"), *folder.glob("*.png")]:
+        old.unlink()
+    pictures = {}
+    for picture in summary.pictures:
+        name = picture.figure.name
+        pictures[name] = plots.svg(picture)
+        (folder / f"{name}.svg").write_text(pictures[name])
+        (folder / f"{name}.png").write_bytes(plots.png(picture))
+    write_csv(folder / "data.csv", summary)
+    (folder / "summary.json").write_text(json.dumps(as_json(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    (folder / "index.html").write_text(page.page(summary, pictures))
+    return summary
+
+
+def verdict_lines(summary: Summary) -> list[str]:
+    """The verdicts, for a terminal."""
+    found = []
+    for verdict in summary.verdicts:
+        why = f" ({verdict.why})" if verdict.word in (OPEN, NOT_HERE) else ""
+        found.append(
+            f"{verdict.word:8} {verdict.goal.name}: {page.text_of(verdict.found)}, goal {verdict.goal.bounds()},"
+            f" {verdict.goal.clock}{why}"
+        )
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser("report", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer machines and rounds, marked as such")
+    parser.add_argument("--seed", type=int, help="of the order of turns (default: that of the data, or by chance)")
+    parser.add_argument("--draw", action="store_true", help="draw again, measure nothing")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    options = parser.parse_args(words)
+    if unknown := [name for name in options.groups if name not in GROUPS]:
+        print(f"report: {unknown[0]} is no group: give some of {', '.join(GROUPS)}, or none for all", file=sys.stderr)
+        return 2
+    folder = OUT / "quick" if options.quick else OUT
+    path = folder / "data.jsonl"
+    good = True
+    try:
+        if not options.draw:
+            seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+            with Recorder(path, facts.header(options.quick, seed), keep_seed=options.seed is None) as into:
+                for text in into.said:
+                    say(text)
+                say(f"the turns' seed is {into.header.seed}")
+                good = measure(into, options.groups or list(GROUPS))
+        summary = draw(folder, read(path))
+    except KeyboardInterrupt:
+        print("report: interrupted; it goes on when it is called again", file=sys.stderr)
+        return 1
+    except Refused as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 3
+    except FileNotFoundError as error:
+        hint = ": measure first (make report)" if error.filename == str(path) else ""
+        print(f"report: {error}{hint}", file=sys.stderr)
+        return 1
+    except (RigError, SampleError, subprocess.CalledProcessError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 1
+    print(*verdict_lines(summary), sep="\n")
+    for text in page.warnings(summary):
+        say(text)
+    print(f"\n{folder / 'index.html'}")
+    nulls = {verdict.word for verdict in summary.verdicts if verdict.goal.null and verdict.found}
+    # Few machines leave an interval wide, or none: a quick run is not blamed for that.
+    broken = MISSED in nulls if options.quick else bool(nulls - {HOLDS})
+    return 0 if good and not broken else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
