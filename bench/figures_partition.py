@@ -1,33 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs node 0, alone, that its kernel runs with mint=on.
+"""Group "partition" of make report: what it costs node 0, alone, that its kernel runs with mint=on.
 
-By time: two machines, of which only one runs at a time, in short turns. The
-emulator's noise is larger than what is looked for.
+By instructions: QEMU's -icount makes a machine's clock go on by a fixed time for each
+instruction that any of its CPUs executes, so a rate is a count of instructions, the same in
+each run to some 0.1 %. It takes the emulator, and says nothing of caches. A "machine" is
+three that are booted one after the other.
 
-By instructions: QEMU's -icount makes a machine's clock go on by a fixed time
-for each instruction that any of its CPUs executes, so a rate is a count of
-instructions, the same in each run to some 0.1 %. It takes the emulator, and
-says nothing of caches.
+By time: two machines, of which only one runs at a time, in short turns. The emulator's noise
+is larger than what is looked for: the null comparison, two machines without mint=, shows it.
 """
 
 import contextlib
 import json
-import sys
 import time
-from statistics import median
 
-from figures_programs import build, number, put, spread
+from figures_programs import build, number, put
+from report.figure import Figure
+from report.goals import equal
+from report.recorder import Recorder, Taker
+from report.turns import turns
 from rig import accel
 from rig.machine import MINT, MachineConfig
 from rig.server import Server
 
-PAIRS = 5
+GROUP = "partition"
+PAIRS = 5  # not in a quick run: it is the slowest part, and says the least
 JOB_S = 12
 SLICE_S = 0.1
-COUNTED_MACHINES = 2  # of each kind
-COUNTED_JOBS = 3
+COUNTED_MACHINES, COUNTED_QUICK_MACHINES = 5, 1
+COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS = 2, 1
 COUNTED_JOB_S = 5
-WORDS = {"with": MINT, "without": ""}
+
+ON, OFF, AGAIN = "on", "off", "off again"
+WORDS = {ON: MINT, OFF: "", AGAIN: ""}
+SIDES = {OFF: "without mint=", AGAIN: "the same again", ON: "mint=on"}
+TITLES = {"cpu": "Integer work", "copy": "Memory copy", "fio": "fio, 4 KiB random reads and writes"}
+UNITS = {"cpu": "M steps/s", "copy": "MB/s", "fio": "requests/s"}
+COUNTED_UNITS = {**UNITS, "fio": "µs of CPU a request"}
+FIGURES = (
+    *(
+        Figure(GROUP, job, f"{title}, by count of instructions", COUNTED_UNITS[job], SIDES, "counted",
+               "Instructions of all CPUs count, those of daemons on other cores, too; caches and TLBs do not."
+               + (" fio waits for the host's disk: its CPU time for a request is compared." if job == "fio" else ""))
+        for job, title in TITLES.items()
+    ),
+    *(
+        Figure(GROUP, job, f"{title}, by time", UNITS[job], SIDES, "wall",
+               f"Two machines at a time, of which one runs, in turns of {SLICE_S} s.")
+        for job, title in TITLES.items()
+    ),
+)  # fmt: skip
+GOALS = (
+    *(equal(f"{title}: mint=on costs nothing", GROUP, job, ON, OFF, 0.02, "counted") for job, title in TITLES.items()),
+    *(equal(f"{title}: mint=on costs nothing", GROUP, job, ON, OFF, 0.02) for job, title in TITLES.items()),
+    *(equal(f"{title}, and again", GROUP, job, AGAIN, OFF, 0.01, "counted", null=True) for job, title in TITLES.items()),
+    *(equal(f"{title}, and again", GROUP, job, AGAIN, OFF, 0.1, null=True) for job, title in TITLES.items()),
+)
 
 # The file is written before: allocating its clusters is no part of the job.
 FIO = "cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size=64m --direct=1 --ioengine=psync"
@@ -42,7 +70,7 @@ JOBS = {
 }
 
 
-def in_turns(pair: dict[str, Server], job: str) -> dict[str, float]:
+def in_turns(pair: dict[str, Server], job: str, first: str) -> dict[str, float]:
     """One job on both machines: only one of them runs at a time, SLICE_S each.
 
     A paused machine's clock stands still. What the host does beside it (and
@@ -50,44 +78,32 @@ def in_turns(pair: dict[str, Server], job: str) -> dict[str, float]:
     alike, as long as it lasts longer than a slice.
     """
     running = {name: server.zero.start(JOBS[job], limit_s=600) for name, server in pair.items()}
-    turns = 0
+    order = sorted(pair, key=lambda name: name != first)
     while not all(work.done() for work in running.values()):
-        for name in ("with", "without") if turns % 2 else ("without", "with"):
+        for name in order:
             pair[name].machine.monitor.execute("cont")
             time.sleep(SLICE_S)
             pair[name].machine.monitor.execute("stop")
-        turns += 1
+        order.reverse()
     return {name: number(work.result.out, job) for name, work in running.items()}
 
 
-def timed() -> dict:
-    """A machine with mint=on beside one without, in turns; several such pairs."""
+def timed(taker: Taker, seed: int, sides: tuple[str, str]) -> None:
+    """A pair of machines, in turns."""
     program = build("measure")
-    taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
-    for number_of_pair in range(PAIRS):
-        # Which of them is started first changes sides, too: it gets other memory of the host.
-        order = sorted(WORDS, reverse=bool(number_of_pair % 2))
-        with contextlib.ExitStack() as stack:
-            configs = {name: MachineConfig(f"figures-{name}", mint=WORDS[name]) for name in order}
-            pair = {name: stack.enter_context(Server(config)) for name, config in configs.items()}
-            for server in pair.values():
-                put(server.zero, "/root/measure", program)
-                server.zero.run(LAY_OUT)
-                server.machine.monitor.execute("stop")
-            for job in JOBS:
-                for name, value in in_turns(pair, job).items():
-                    taken[job][name].append(value)
-        print(f"partition: pair {number_of_pair + 1} of {PAIRS} done", file=sys.stderr, flush=True)
-    print("\n| node 0 alone | without mint= | mint=on | ratio, by pair of machines | goal |")
-    print("|---|---|---|---|---|")
-    units = {"cpu": "integer work, M steps/s", "copy": "memory copy, MB/s", "fio": "fio 4k random read/write, IOPS"}
-    for job, sides in taken.items():
-        ratios = [one / other for one, other in zip(sides["with"], sides["without"], strict=True)]
-        print(
-            f"| {units[job]} | {spread(sides['without'], '{:.0f}')} | {spread(sides['with'], '{:.0f}')} "
-            f"| {spread(ratios, '{:.3f}')} | 1.00 ± 0.02 |"
-        )
-    return taken
+    # Which of them is started first is by chance, too: it gets other memory of the host.
+    starts, *orders = turns(seed, f"{GROUP} {taker.name}", sides, 1 + len(JOBS))
+    with contextlib.ExitStack() as stack:
+        pair: dict[str, Server] = {}
+        for name in starts:
+            config = MachineConfig(f"figures-{name.replace(' ', '-')}", mint=WORDS[name])
+            pair[name] = stack.enter_context(Server(config))
+            put(pair[name].zero, "/root/measure", program)
+            pair[name].zero.run(LAY_OUT)
+            pair[name].machine.monitor.execute("stop")
+        for job, order in zip(JOBS, orders, strict=True):
+            for name, value in in_turns(pair, job, order[0]).items():
+                taker.add(job, name, value, UNITS[job], order=order.index(name))
 
 
 def per_request_us(text: str) -> float:
@@ -97,44 +113,36 @@ def per_request_us(text: str) -> float:
     return (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] * 1000 / requests
 
 
-def counted() -> dict:
-    """The same jobs by count of instructions. fio waits for the host's disk: what counts is what a request takes."""
+def counted(taker: Taker, side: str, place: int, rounds: int) -> None:
+    """The same jobs on one machine, by count of instructions."""
     program = build("measure")
-    taken: dict[str, dict[str, list[float]]] = {job: {"with": [], "without": []} for job in JOBS}
-    for number_of_machine in range(COUNTED_MACHINES):
-        for name, mint in WORDS.items():
-            config = MachineConfig(f"figures-counted-{name}", mint=mint, counted=True)
-            with Server(config) as server:
-                put(server.zero, "/root/measure", program)
-                server.zero.run(LAY_OUT)
-                # The first copy meets memory that the kernel has not zeroed yet.
-                server.zero.run(f"/root/measure copy {COUNTED_JOB_S}", 600)
-                for _ in range(COUNTED_JOBS):
-                    for job in ("cpu", "copy"):
-                        command = f"taskset -c 0 /root/measure {job} {COUNTED_JOB_S}"
-                        taken[job][name].append(number(server.zero.out(command, 600), job))
-                    command = f"{FIO} --rw=randrw --io_size=32m --norandommap --output-format=json"
-                    taken["fio"][name].append(per_request_us(server.zero.out(command, 600)))
-        print(f"partition: {number_of_machine + 1} of {COUNTED_MACHINES} counted", file=sys.stderr, flush=True)
-    print("\n| node 0 alone, time by count of instructions | without mint= | mint=on | ratio of medians | goal |")
-    print("|---|---|---|---|---|")
-    units = {
-        "cpu": "integer work, M steps/s",
-        "copy": "memory copy, MB/s",
-        "fio": "fio 4k random read/write, µs of CPU a request",
-    }
-    for job, sides in taken.items():
-        ratio = median(sides["with"]) / median(sides["without"])
-        # A rate, but for fio's cost: more is worse.
-        ratio = 1 / ratio if job == "fio" else ratio
-        print(
-            f"| {units[job]} | {spread(sides['without'], '{:.1f}')} | {spread(sides['with'], '{:.1f}')} "
-            f"| {ratio:.4f} | 1.00 ± 0.02 |"
-        )
-    return taken
+    config = MachineConfig(f"figures-counted-{side.replace(' ', '-')}", mint=WORDS[side], counted=True)
+    with Server(config) as server:
+        put(server.zero, "/root/measure", program)
+        server.zero.run(LAY_OUT)
+        # The first copy meets memory that the kernel has not zeroed yet.
+        server.zero.run(f"/root/measure copy {COUNTED_JOB_S}", 600)
+        for count in range(rounds):
+            for job in ("cpu", "copy"):
+                command = f"taskset -c 0 /root/measure {job} {COUNTED_JOB_S}"
+                value = number(server.zero.out(command, 600), job)
+                taker.add(job, side, value, COUNTED_UNITS[job], "counted", count, place)
+            # fio waits for the host's disk: what counts is what a request takes.
+            command = f"{FIO} --rw=randrw --io_size=32m --norandommap --output-format=json"
+            value = per_request_us(server.zero.out(command, 600))
+            taker.add("fio", side, value, COUNTED_UNITS["fio"], "counted", count, place)
 
 
-def figure_partition() -> dict:
-    """Group 2."""
-    found = {} if accel.use_kvm() else {"partition_counted": counted()}
-    return {**found, "partition": timed()}
+def run(recorder: Recorder) -> None:
+    """Measure what is missing."""
+    seed = recorder.header.seed
+    machines = 0 if accel.use_kvm() else recorder.pick(COUNTED_MACHINES, COUNTED_QUICK_MACHINES)
+    for name in recorder.missing(GROUP, "counted", machines):
+        with recorder.machine(GROUP, name) as taker:
+            (order,) = turns(seed, f"{GROUP} {name}", list(SIDES), 1)
+            for place, side in enumerate(order):
+                counted(taker, side, place, recorder.pick(COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS))
+    for what, sides in (("pair", (OFF, ON)), ("null pair", (OFF, AGAIN))):
+        for name in recorder.missing(GROUP, what, recorder.pick(PAIRS, 0)):
+            with recorder.machine(GROUP, name) as taker:
+                timed(taker, seed, sides)

@@ -4,7 +4,6 @@
 import re
 import subprocess
 from pathlib import Path
-from statistics import median
 
 from rig import paths
 from rig.node import Node
@@ -43,8 +42,3 @@ def number(text: str, what: str) -> float:
 def seconds(text: str, what: str) -> list[float]:
     """Of lines "WHAT MICROSECONDS"."""
     return [int(us) / 1e6 for us in re.findall(rf"^{what} (\d+)$", text, re.MULTILINE)]
-
-
-def spread(values: list[float], form: str = "{:.2f}") -> str:
-    """Median, lowest, highest."""
-    return f"{form.format(median(values))} [{form.format(min(values))} … {form.format(max(values))}]"

@@ -15,5 +15,6 @@ awk '
 cat <<'END'
 
 Variables: BUILD (outputs; build/), MINT_CACHE (caches; ~/.cache/mint), JOBS,
-T (rig tests to run), NODE and CMD (make sh, make exec).
+T (rig tests to run), NODE and CMD (make sh, make exec), G, QUICK and SEED
+(make report).
 END

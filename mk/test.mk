@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -104,5 +104,13 @@ test-lockdep test-kasan test-server: test-%: $(RIG_PARTS) kernel-% ## all scenar
 evidence: | setup ## docs/evidence.md: what was run on the rig, and how it ended
 	@$(RIG) bench/evidence.py
 
-bench: images ## the figures of the README: node start, cost, mint0
-	@$(RIG) bench/figures.py
+# G='start moves': only these groups; QUICK=1: fewer machines and rounds; SEED=n: that order of turns.
+REPORT = $(RIG) -m report.run $(if $(QUICK),--quick)
+
+report: images ## all figures, their goals, their pictures: build/report/index.html (G='start moves': these; QUICK=1: less)
+	@$(REPORT) $(if $(SEED),--seed $(SEED)) $(G)
+
+report-draw: | setup ## the same, drawn again from what was measured
+	@$(REPORT) --draw
+
+bench: report ## another name of report

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group "network" of make report: one TCP stream, and one byte's round trip.
+
+mint0 between two nodes, virtio-net between two guests of node 0, loopback on node 0, in turns.
+The guests are idle while others have their turn.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from figures_programs import build, guest_initrd, number, put
+from figures_start import GUEST_CPUS
+from report.figure import Figure
+from report.goals import Goal, equal
+from report.recorder import Recorder, Taker
+from report.turns import turns
+from rig.guest import Guest
+from rig.machine import MachineConfig
+from rig.node import Node
+from rig.server import ONE, TWO, Server
+
+GROUP = "network"
+MACHINES, QUICK_MACHINES = 5, 2
+ROUNDS, QUICK_ROUNDS = 6, 2
+PORT = 5999
+ADDRESS_OF_TWO = "10.77.0.12"
+
+MINT0, AGAIN, VIRTIO, LOOPBACK = "mint0", "mint0 again", "virtio", "loopback"
+SIDES = {
+    MINT0: "mint0, node 1 → node 2",
+    AGAIN: "the same again",
+    VIRTIO: "virtio-net, guest → guest on node 0",
+    LOOPBACK: "loopback on node 0",
+}
+# MiB of a stream, trips in a row: as much as takes a second or two.
+AMOUNTS = {MINT0: (256, 2000), AGAIN: (256, 2000), VIRTIO: (32, 300), LOOPBACK: (256, 2000)}
+NOTE = "mint0's MTU is 65280, virtio-net's 1500. A guest's exits are emulated, and cost more than on a real server."
+FIGURES = (
+    Figure(GROUP, "stream", "One TCP stream", "MB/s", SIDES, note=f"{NOTE} 256 MiB a sample, between guests 32."),
+    Figure(
+        GROUP, "trip", "Round trip of one byte", "µs", SIDES,
+        note=f"{NOTE} A sample is the median of 2,000 trips, between guests of 300.",
+    ),
+)  # fmt: skip
+GOALS = (
+    Goal("a stream over mint0 is three times as fast as virtio-net", GROUP, "stream", MINT0, VIRTIO, low=3),
+    equal("a stream over mint0, and again", GROUP, "stream", AGAIN, MINT0, within=0.15, null=True),
+    equal("a round trip over mint0, and again", GROUP, "trip", AGAIN, MINT0, within=0.15, null=True),
+)
+UNITS = {"stream": "MB/s", "trip": "µs"}
+
+
+def serve(node: Node) -> None:
+    """Start the other end on a node."""
+    node.start(f"exec /root/measure serve {PORT}", limit_s=0)
+    node.wait("listens", f"ss -Htln 'sport = :{PORT}' | grep -q .")
+
+
+def from_node(node: Node, address: str, amounts: tuple[int, int]) -> dict[str, float]:
+    """A stream and round trips from a node to an address."""
+    stream = node.out(f"/root/measure send {address} {PORT} {amounts[0]}", 300)
+    trips = node.out(f"/root/measure pingpong {address} {PORT} {amounts[1]}", 300)
+    return {"stream": number(stream, "send"), "trip": number(trips, "pingpong")}
+
+
+class GuestPair:
+    """Two guests on a node's bridge, the other end in the first."""
+
+    def __init__(self, far: Guest, near: Guest) -> None:
+        self._near = near
+        self._address = re.search(r"eth0 ([\d.]+)/", far.wait_line("mint-guest: eth0"))[1]
+        near.wait_line("mint-guest: eth0")
+        far.dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
+
+    def _say(self, what: str, amount: int) -> float:
+        line = f"measure {what} {self._address} {PORT} {amount}"
+        return number(self._near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", limit_s=300), what)
+
+    def measured(self, amounts: tuple[int, int]) -> dict[str, float]:
+        """A stream and round trips from the second to the first."""
+        return {"stream": self._say("send", amounts[0]), "trip": self._say("pingpong", amounts[1])}
+
+
+@contextlib.contextmanager
+def guest_pair(node: Node, program: bytes) -> Iterator[GuestPair]:
+    """Started, each on a core of its own; ended at the end."""
+    options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0"
+    with Guest(node, "far") as far, Guest(node, "near") as near:
+        for guest, cpu in zip((far, near), GUEST_CPUS, strict=True):
+            guest.start(f"{options} --pin {cpu}")
+        yield GuestPair(far, near)
+
+
+def measured(server: Server, guests: GuestPair, side: str) -> dict[str, float]:
+    """One side's turn."""
+    amounts = AMOUNTS[side]
+    if side == VIRTIO:
+        return guests.measured(amounts)
+    if side == LOOPBACK:
+        return from_node(server.zero, "127.0.0.1", amounts)
+    return from_node(server.one, ADDRESS_OF_TWO, amounts)
+
+
+def on_machine(taker: Taker, seed: int, rounds: int) -> None:
+    """All turns of one machine."""
+    program = build("measure")
+    with Server(MachineConfig("figures-network")) as server:
+        server.add(ONE)
+        server.add(TWO)
+        for node in (server.zero, server.one, server.two):
+            put(node, "/root/measure", program)
+        serve(server.two)
+        serve(server.zero)
+        with guest_pair(server.zero, program) as guests:
+            for count, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
+                for place, side in enumerate(order):
+                    for case, value in measured(server, guests, side).items():
+                        taker.add(case, side, value, UNITS[case], round=count, order=place)
+
+
+def run(recorder: Recorder) -> None:
+    """Measure what is missing."""
+    rounds = recorder.pick(ROUNDS, QUICK_ROUNDS)
+    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+        with recorder.machine(GROUP, name) as taker:
+            on_machine(taker, recorder.header.seed, rounds)

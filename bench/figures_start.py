@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group "start" of make report: the call to start a node -> its init.
+
+Beside it the same kernel and initrd as a KVM guest of node 0, and the emulated server's own
+boot. All take turns on one machine; it is stopped while another server boots.
+Loading counts on all sides: kexec -l of a node, QEMU's start and its firmware of a guest, the
+firmware's of the server.
+"""
+
+import re
+import time
+
+from report.figure import Figure
+from report.goals import Goal, equal
+from report.recorder import Recorder, Taker
+from report.turns import turns
+from rig.errors import RigError
+from rig.machine import MachineConfig
+from rig.server import ONE, NodePlan, Server
+
+GROUP = "start"
+MACHINES, QUICK_MACHINES = 5, 2
+ROUNDS, QUICK_ROUNDS = 4, 2
+# The same words for all ways to boot: what the kernel prints costs time on an emulated
+# serial port, which a node does not have.
+BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
+LIMIT_S = 600
+
+NODE, AGAIN, GUEST, DIRECT = "node", "node again", "guest", "server"
+SIDES = {
+    NODE: "OS node, 2 cores, 1 GiB",
+    AGAIN: "the same again",
+    GUEST: "KVM guest on node 0, the same",
+    DIRECT: "the emulated server itself",
+}
+FIGURES = (
+    Figure(
+        GROUP, "init", "From the call to the init", "s", SIDES,
+        note="Loading and firmware are counted. The emulated server has 6 cores and 6 GiB. The guest's KVM is emulated,"
+        " too: each of its exits costs more than on a real server.",
+    ),
+    Figure(GROUP, "loaded", "From the start of a loaded kernel to its init", "s", SIDES, note="Without kexec -l."),
+)  # fmt: skip
+GOALS = (
+    Goal("a node starts in half of a KVM guest's time", GROUP, "init", NODE, GUEST, high=0.5),
+    Goal("a node starts no slower than the server", GROUP, "init", NODE, DIRECT, high=1.0),
+    equal("a node's start, and again", GROUP, "init", AGAIN, NODE, within=0.1, null=True),
+)
+
+# All stamps are node 0's clock: before the call, and when the first line of the init
+# arrives on node 0.
+FOLLOW = """
+mintctl node console 1 --follow | while read -r line; do
+	case $line in *'node 1 init'*) date +%s%N >>/tmp/stamps ;; esac
+done
+"""
+START_NODE = f"""
+set -e
+had=$(wc -l </tmp/stamps)
+begin=$(date +%s%N)
+kexec -s -l --mint-node 1 --initrd /boot/node.initrd --command-line 'console=hvc0 {BOOT_WORDS}' /boot/vmlinuz-mint
+loaded=$(date +%s%N)
+kexec --mint-node 1 -e
+until [ "$(wc -l </tmp/stamps)" -gt "$had" ]; do sleep 0.02; done
+end=$(tail -n 1 /tmp/stamps)
+echo "init $(( (end - begin) / 1000 ))"
+echo "loaded $(( (end - loaded) / 1000 ))"
+sleep 2
+mintctl node kill 1 >/dev/null
+"""
+
+# Node 0's cores beside nodes 1 and 2, without the boot core, on which the
+# emulator cannot run guests (docs/testing.md).
+GUEST_CPUS = (1, 5)
+START_GUEST = f"""
+begin=$(date +%s%N)
+taskset -c {GUEST_CPUS[0]},{GUEST_CPUS[1]} qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp 2 -m 1024 -nodefaults \
+	-no-user-config -display none -no-reboot -serial stdio -kernel /boot/vmlinuz-mint -initrd /boot/node.initrd \
+	-append 'console=ttyS0 {BOOT_WORDS}' </dev/null 2>/dev/null | while read -r line; do
+	case $line in *'node 0 init'*)
+		echo "init $(( ($(date +%s%N) - begin) / 1000 ))"
+		killall -9 qemu-system-x86_64 ;;
+	esac
+done
+"""
+
+
+def times(text: str) -> dict[str, float]:
+    """Seconds of "WHAT MICROSECONDS" lines. Raises RigError if there is no init."""
+    found = {what: int(us) / 1e6 for what, us in re.findall(r"^(init|loaded) (\d+)", text, re.MULTILINE)}
+    if "init" not in found:
+        raise RigError(f"no init was seen:\n{text}")
+    return found
+
+
+def boot_directly() -> dict[str, float]:
+    """Power-on of a server, firmware included -> its init."""
+    config = MachineConfig("figures-direct", mint="", append=BOOT_WORDS)
+    with Server(config).machine as machine:
+        console = machine.console[0]
+        while b"mint-init: node 0 init" not in console.raw():
+            machine.check_alive()
+            time.sleep(0.005)
+        return {"init": time.monotonic() - machine.started_at}
+
+
+def start(server: Server, side: str) -> dict[str, float]:
+    """One start."""
+    if side != DIRECT:
+        return times(server.zero.out(START_GUEST if side == GUEST else START_NODE, LIMIT_S))
+    server.machine.monitor.execute("stop")
+    try:
+        return boot_directly()
+    finally:
+        server.machine.monitor.execute("cont")
+
+
+def on_machine(taker: Taker, seed: int, rounds: int) -> None:
+    """All starts of one machine."""
+    with Server(MachineConfig("figures-start")) as server:
+        server.add(NodePlan("figure", ONE.cpus, ONE.memory_mib, ONE.numa), "--no-start")
+        server.zero.run(": >/tmp/stamps")
+        server.zero.start(FOLLOW, limit_s=0)
+        # Until it has said what the console held before.
+        server.zero.run("sleep 1; : >/tmp/stamps")
+        for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
+            for place, side in enumerate(order):
+                for case, value in start(server, side).items():
+                    taker.add(case, side, value, "s", round=number, order=place)
+
+
+def run(recorder: Recorder) -> None:
+    """Measure what is missing."""
+    rounds = recorder.pick(ROUNDS, QUICK_ROUNDS)
+    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+        with recorder.machine(GROUP, name) as taker:
+            on_machine(taker, recorder.header.seed, rounds)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What make report measures: goals and figures speak of what groups give, on a rig that is only played."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import figures_moves
+import figures_network
+import figures_partition
+import figures_start
+from made_data import HEADER
+from report import run
+from report.goals import NOT_HERE, OPEN
+from report.recorder import Recorder, read
+from report.samples import DataSet
+from report.summary import Summary, summarise
+from rig.errors import RigError
+
+MODULES = {"start": figures_start, "partition": figures_partition, "network": figures_network, "moves": figures_moves}
+
+
+class Played:
+    """Answers like a node, its guests, and its monitor, with what a real one would say first."""
+
+    stopped = 0
+
+    def __init__(self, *_) -> None:
+        self.number = 0
+        self.machine = SimpleNamespace(monitor=self)
+
+    def execute(self, command: str) -> None:
+        """QEMU's monitor; two machines do not run at a time where one is to stand still."""
+        Played.stopped += {"stop": 1, "cont": -1}[command]
+
+    def out(self, command: str, limit_s: float = 0) -> str:
+        """stdout."""
+        if "mintctl events" in command:
+            event = {"seq": 1, "new": "running"} if "--since" not in command else {"seq": 2, "new": "crashed"}
+            return json.dumps({**event, "time_ns": 10, "seen_ns": 3_000_010})
+        if "--output-format=json" in command:
+            job = {
+                "read": {"total_ios": 500},
+                "write": {"total_ios": 500},
+                "usr_cpu": 20.0,
+                "sys_cpu": 30.0,
+                "job_runtime": 100,
+            }
+            return json.dumps({"jobs": [job]})
+        if "/root/moves core" in command:
+            return "release 6000\nclaim 5000\n" * int(command.split()[-1])
+        if "/root/moves memory" in command:
+            return "add 700\nonline 5000\noffline 17000\nremove 21000\nzero 20000\n" * 8
+        if command.startswith(figures_moves.STAMP):
+            return "\n".join(f"{what} 128000" for what in re.findall(r"took (\w+);", command))
+        if command == figures_start.START_NODE:
+            return "init 2700000\nloaded 2500000"
+        if command == figures_start.START_GUEST:
+            return "init 9800000"
+        what = re.search(r"/root/measure (\w+)", command)[1]
+        return f"measure {what} 288.1"
+
+    def start(self, command: str, limit_s: float = 0) -> SimpleNamespace:
+        """A job that is done at the second look."""
+        looks = iter([False, True])
+        what = "fio" if "fio" in command else command.split()[4] if "taskset" in command else ""
+        return SimpleNamespace(done=lambda: next(looks, True), result=SimpleNamespace(out=f"measure {what} 432.0"))
+
+    def run(self, *_, **__) -> None:
+        """Nothing is to be seen of it."""
+
+    wait = wait_ready = wait_state = mintctl = run
+
+    def add(self, plan, *_) -> dict:
+        """mintctl node add."""
+        return {"node": {"id": 3}}
+
+    def ledger(self) -> SimpleNamespace:
+        """Free blocks."""
+        return SimpleNamespace(owned=lambda *_: [str(n) for n in range(12)])
+
+    zero = one = two = property(lambda self: self)
+
+    def __enter__(self) -> "Played":
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+
+class PlayedGuest(Played):
+    """A guest that is plugged into, or measures."""
+
+    plug_vcpu = unplug_vcpu = plug_memory = unplug_memory = lambda self: 0.34
+
+    def measured(self, amounts: tuple[int, int]) -> dict[str, float]:
+        return {"stream": 26.0, "trip": 5736.0}
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine is booted."""
+    Played.stopped = 0
+    for module in MODULES.values():
+        monkeypatch.setattr(module, "Server", Played)
+        for name in {"build", "put"} & set(vars(module)):
+            monkeypatch.setattr(module, name, lambda *_: b"")
+    monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
+    monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
+    monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
+    monkeypatch.setattr(figures_partition, "SLICE_S", 0)
+    monkeypatch.setattr(figures_partition, "accel", SimpleNamespace(use_kvm=lambda: False))
+
+
+def measured(module: ModuleType, path: Path, header=HEADER) -> DataSet:
+    with Recorder(path, header) as recorder:
+        module.run(recorder)
+    return read(path)
+
+
+def summary_of(module: ModuleType, data: DataSet) -> Summary:
+    return summarise(data, module.GOALS, module.FIGURES)
+
+
+def test_groups_are_the_ones_of_make_report():
+    assert set(run.GROUPS) == set(MODULES)
+    assert all(run.module(group) is module for group, module in MODULES.items())
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_each_group_has_a_null_comparison_and_names_that_agree(group: str):
+    module = MODULES[group]
+    figures = {figure.key: figure for figure in module.FIGURES}
+    assert len(figures) == len(module.FIGURES) and all(figure.group == group for figure in module.FIGURES)
+    for goal in module.GOALS:
+        sides = figures[goal.group, goal.case, goal.clock].sides
+        assert goal.side in sides and (goal.to is None or goal.to in sides), goal
+    clocks = {goal.clock for goal in module.GOALS}
+    assert {goal.clock for goal in module.GOALS if goal.null} == clocks
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_each_group_gives_what_its_goals_and_figures_speak_of(rig, tmp_path: Path, group: str):
+    module = MODULES[group]
+    data = measured(module, tmp_path / "data.jsonl")
+    found = summary_of(module, data)
+    assert [picture.figure for picture in found.pictures] == list(module.FIGURES)
+    for picture in found.pictures:
+        assert all(side.found.machines >= 5 for side in picture.sides)
+        assert {s.side for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} <= set(picture.figure.sides)
+        assert {s.unit for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} == {picture.figure.unit}
+    for verdict in found.verdicts:
+        assert verdict.found and verdict.found.machines >= 5 and verdict.word not in (OPEN, NOT_HERE), verdict
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_whole_group_is_not_measured_again(rig, tmp_path: Path, group: str):
+    before = measured(MODULES[group], tmp_path / "data.jsonl")
+    assert measured(MODULES[group], tmp_path / "data.jsonl") == before
+    assert (tmp_path / "data.jsonl").read_text().count('"header"') == 2
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_quick_run_does_less(rig, tmp_path: Path, group: str):
+    whole = measured(MODULES[group], tmp_path / "whole.jsonl")
+    quick = measured(MODULES[group], tmp_path / "quick.jsonl", replace(HEADER, quick=True))
+    assert 0 < len(quick.samples) < len(whole.samples) / 2
+    assert 0 < len(quick.ended) < len(whole.ended) / 2
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_sides_take_turns(rig, tmp_path: Path, group: str):
+    """Each side is first now and then, on the same machine or on several."""
+    data = measured(MODULES[group], tmp_path / "data.jsonl")
+    nulls = [goal for goal in MODULES[group].GOALS if goal.null]
+    for goal in nulls:
+        case = [s for s in data.samples if (s.case, s.clock) == (goal.case, goal.clock)]
+        orders: dict[str, set[int]] = {}
+        for sample in case:
+            orders.setdefault(sample.side, set()).add(sample.order)
+        assert all(len(orders[side]) > 1 for side in (goal.side, goal.to)), (goal, orders)
+
+
+def test_server_stands_still_while_another_boots(rig, monkeypatch: pytest.MonkeyPatch):
+    def boots() -> dict[str, float]:
+        assert Played.stopped == 1
+        raise RigError("lost")
+
+    monkeypatch.setattr(figures_start, "boot_directly", boots)
+    with pytest.raises(RigError, match="lost"):
+        figures_start.start(Played(), figures_start.DIRECT)
+    assert Played.stopped == 0
+
+
+def stub(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_start_is_timed_from_before_the_load_to_the_init(tmp_path: Path):
+    """The real script, with commands that take a known time."""
+    stamps = tmp_path / "stamps"
+    stamps.write_text("1\n")
+    stub(tmp_path, "kexec", f'[ "$1" = -s ] && exec sleep 0.3; (sleep 0.2; date +%s%N >>{stamps}) & exit 0')
+    stub(tmp_path, "mintctl", f'echo "$@" >{tmp_path}/killed')
+    script = figures_start.START_NODE.replace("/tmp/stamps", str(stamps)).replace("sleep 2", ":")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    text = subprocess.run(["sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True).stdout
+    found = figures_start.times(text)
+    assert 0.2 <= found["loaded"] < found["init"] - 0.25 and found["init"] < 30
+    assert (tmp_path / "killed").read_text() == "node kill 1\n"
+
+
+def test_guests_start_is_timed_to_its_init(tmp_path: Path):
+    stub(tmp_path, "taskset", "sleep 0.2; echo 'mint-init: node 0 init'; sleep 0.1")
+    stub(tmp_path, "killall", f"echo $2 >{tmp_path}/killed")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    text = subprocess.run(["sh", "-c", figures_start.START_GUEST], env={"PATH": path}, capture_output=True, text=True).stdout
+    assert 0.2 <= figures_start.times(text)["init"] < 30
+    assert (tmp_path / "killed").read_text() == "qemu-system-x86_64\n"
+
+
+def test_start_without_an_init_is_an_error():
+    with pytest.raises(RigError, match="no init was seen"):
+        figures_start.times("loaded 12\n")
+
+
+def test_move_without_a_time_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Played, "out", lambda *_: "comes 1000\n")
+    with pytest.raises(RigError, match="goes: no time"):
+        figures_moves.move_core(Played())
+
+
+def test_request_of_fio_costs_its_processors_time():
+    assert figures_partition.per_request_us(Played().out("--output-format=json")) == pytest.approx(50.0)
