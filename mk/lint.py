@@ -7,6 +7,7 @@
 * shell scripts: shellcheck, warnings and errors
 * documents: files that relative links name are there; so are the tests
   (`test_…`) and the targets (`make …`) that they speak of
+* tables between marks: what docs/figures/summary.json says (bench/report/tables.py)
 * nothing that is of one machine only: home directories, absolute build paths
 
 Looks at what git tracks. Exit status: 0 clean, 1 with one line a fault.
@@ -18,6 +19,9 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TOP / "bench"))
+from report import tables  # noqa: E402
+
 SPDX = "SPDX-License-Identifier: "
 # Files that have no place for a comment.
 NO_LICENCE_LINE = re.compile(r"(^|/)LICENSES/|\.(json|lock|png|patch|pub)$|^\.gitattributes$")
@@ -72,6 +76,8 @@ def main():
                 if MACHINE.search(line):
                     faults.append(f"{path}:{number}: a path of one machine only: {line.strip()[:80]}")
         if path.suffix == ".md":
+            if fault := tables.fault(text, tables.load()):
+                faults.append(f"{path}: {fault}")
             for number, line in enumerate(text.split("\n"), 1):
                 for link in LINK.findall(line):
                     if not ELSEWHERE.match(link) and not (TOP / path.parent / link).exists():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -112,5 +112,8 @@ report: images ## all figures, their goals, their pictures: build/report/index.h
 
 report-draw: | setup ## the same, drawn again from what was measured
 	@$(REPORT) --draw
+
+report-tables: | setup ## fill the documents' made tables (TAKE=1: with what make report has measured)
+	@$(RIG) -m report.tables $(if $(TAKE),$(BUILD)/report/summary.json)
 
 bench: report ## another name of report

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a group says of its pictures, and how numbers are written: pure."""
 
+import math
 from dataclasses import dataclass, field
+
+from report.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,16 @@ def number(value: float | None) -> str:
     if size < 0.001:
         return f"{value:.1e}"
     return f"{value:.{2 if size >= 10 else 3 if size >= 0.1 else 4}f}".rstrip("0").rstrip(".")
+
+
+def written(found: Interval | None) -> str:
+    """The middle, and its interval."""
+    if found is None:
+        return "–"
+    if found.low is None:
+        return number(found.middle)
+    # As many decimals as the interval is known by.
+    width = found.high - found.low
+    digits = min(max(0, 1 - math.floor(math.log10(width))), 6) if width > 0 else None
+    low, middle, high = (number(v) if digits is None else f"{v:.{digits}f}" for v in (found.low, found.middle, found.high))
+    return f"{middle} [{low} … {high}]"

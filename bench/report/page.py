@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """index.html: one file that needs no other, goals first: pure."""
 
-import math
 import re
 from html import escape
 from statistics import median
 
-from report.figure import number
+from report.figure import number, written
 from report.goals import HOLDS, MISSED, NOT_HERE, OPEN, Verdict, doubts
-from report.stats import Interval
 from report.summary import Picture, Summary
 
 SIGNS = {HOLDS: "✔", MISSED: "✘", OPEN: "?", NOT_HERE: "–"}
@@ -22,19 +20,6 @@ figure { margin: 1.6em 0 } svg { max-width: 100%; height: auto } h2 { margin-top
 """
 KEY = """<p class="facts">Each mark is a sample, each kind of mark a machine. The thick line is where the middle is with
 95 % confidence, by how machines differ; the stroke across it is the middle. Hatched: the goal.</p>"""
-
-
-def text_of(found: Interval | None) -> str:
-    """The middle, and its interval."""
-    if found is None:
-        return "–"
-    if found.low is None:
-        return number(found.middle)
-    # As many decimals as the interval is known by.
-    width = found.high - found.low
-    digits = min(max(0, 1 - math.floor(math.log10(width))), 6) if width > 0 else None
-    low, middle, high = (number(v) if digits is None else f"{v:.{digits}f}" for v in (found.low, found.middle, found.high))
-    return f"{middle} [{low} … {high}]"
 
 
 def table(heads: list[str], rows: list[list[str]], classes: dict[int, str] | None = None) -> str:
@@ -58,7 +43,7 @@ def goals(verdicts: list[Verdict]) -> str:
         goal, found = verdict.goal, verdict.found
         word = verdict.word + (f": {verdict.why}" if verdict.why else "")
         counts = [str(found.machines), str(found.samples)] if found else ["0", "0"]
-        rows.append([SIGNS[verdict.word], word, goal.name, goal.bounds(), text_of(found), goal.clock, *counts])
+        rows.append([SIGNS[verdict.word], word, goal.name, goal.bounds(), written(found), goal.clock, *counts])
     return table(heads, rows, {6: "n", 7: "n"})
 
 
@@ -96,7 +81,7 @@ def picture_part(summary: Summary, picture: Picture, svg: str) -> str:
     extra = sorted({name for side in picture.sides for name in side.percentiles}, key=lambda name: float(name[1:]))
     rows = [
         [side.label, str(side.found.samples), str(side.found.machines), number(side.median),
-         f"{number(side.lowest)} … {number(side.highest)}", text_of(side.found),
+         f"{number(side.lowest)} … {number(side.highest)}", written(side.found),
          *(number(side.percentiles.get(name)) for name in extra)]
         for side in picture.sides
     ]  # fmt: skip

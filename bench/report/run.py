@@ -22,6 +22,7 @@ import traceback
 from pathlib import Path
 
 from report import facts, page, plots
+from report.figure import written
 from report.goals import HOLDS, MISSED, NOT_HERE, OPEN
 from report.recorder import Recorder, Refused, read
 from report.samples import DataSet, SampleError
@@ -106,7 +107,7 @@ def verdict_lines(summary: Summary) -> list[str]:
     for verdict in summary.verdicts:
         why = f" ({verdict.why})" if verdict.word in (OPEN, NOT_HERE) else ""
         found.append(
-            f"{verdict.word:8} {verdict.goal.name}: {page.text_of(verdict.found)}, goal {verdict.goal.bounds()},"
+            f"{verdict.word:8} {verdict.goal.name}: {written(verdict.found)}, goal {verdict.goal.bounds()},"
             f" {verdict.goal.clock}{why}"
         )
     return found

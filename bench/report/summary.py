@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from report.figure import Figure
-from report.goals import EMULATOR, SERVER, Goal, Verdict, judge, values
+from report.goals import EMULATOR, SERVER, Goal, Verdict, doubts, judge, values
 from report.samples import DataSet, Header, Sample
 from report.stats import Interval, by_machine, interval, percentile
 
@@ -98,6 +98,7 @@ def as_json(summary: Summary) -> dict:
     return {
         "header": asdict(summary.header),
         "place": summary.place,
+        "doubts": doubts(summary.verdicts),
         "goals": [
             {
                 "name": verdict.goal.name,

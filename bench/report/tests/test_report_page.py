@@ -17,7 +17,7 @@ import pytest
 
 from made_data import FIGURES, GOALS, HEADER, Group, data_set
 from report import facts, page, plots, run
-from report.figure import Figure, number
+from report.figure import Figure, number, written
 from report.samples import DataSet, Sample
 from report.stats import Interval
 from report.summary import summarise
@@ -274,12 +274,12 @@ def test_numbers_are_short_and_keep_their_digits():
 
 def test_interval_shows_how_well_it_is_known():
     def text(low, middle, high) -> str:
-        return page.text_of(Interval(low, middle, high, 5, 25))
+        return written(Interval(low, middle, high, 5, 25))
 
     assert text(0.99951, 1.00002, 1.0005) == "1.00002 [0.99951 … 1.00050]"
     assert text(0.212, 0.26, 0.31) == "0.260 [0.212 … 0.310]"
     assert text(261.2, 288.3, 309.9) == "288 [261 … 310]"
-    assert text(2.0, 2.0, 2.0) == "2 [2 … 2]" and text(None, 0.5, None) == "0.5" and page.text_of(None) == "–"
+    assert text(2.0, 2.0, 2.0) == "2 [2 … 2]" and text(None, 0.5, None) == "0.5" and written(None) == "–"
 
 
 def test_sides_are_in_the_figures_order():

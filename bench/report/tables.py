@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""make report-tables: the tables of README and docs, between marks, out of a report.
+
+usage: python -m report.tables [SUMMARY.json]
+
+With a file (make report-tables TAKE=1: that of make report) it first takes that over, as
+docs/figures/summary.json. Then it fills what stands between marks in every document; each begins a line:
+
+<!-- made: measured -->        what was measured on
+<!-- made: goals GROUP -->     a group's goals with their verdicts; without GROUP: all
+<!-- made: figure NAME -->     a figure's sides (NAME: of its SVG)
+<!-- /made -->
+
+make lint fails where a table is not what would be filled in. Exit: 0 done, 1 failed, 3 refused:
+a quick run's summary, one of a tree with changes, or one whose null comparisons do not hold.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from report.figure import number, written
+from report.stats import Interval
+
+TOP = Path(__file__).resolve().parents[2]
+SUMMARY = TOP / "docs" / "figures" / "summary.json"
+BEGIN, END = re.compile(r"^<!-- made: (.+?) -->", re.MULTILINE), "<!-- /made -->"
+
+
+class TableError(Exception):
+    """A mark that cannot be filled; the text names it and the way out."""
+
+
+def markdown(heads: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def interval(found: dict | None) -> str:
+    """As the page writes it."""
+    return written(Interval(**found) if found else None)
+
+
+def measured(summary: dict, _: str) -> str:
+    """What all of it was measured on."""
+    header = summary["header"]
+    return f"Commit {header['commit'][:12]}, {header['qemu']}, {header['host']}; {summary['place']}."
+
+
+def goals(summary: dict, group: str) -> str:
+    """Goals with their verdicts, the null comparisons behind them."""
+    taken = [goal for goal in summary["goals"] if group in ("", goal["group"])]
+    if not taken:
+        raise TableError(f"there is no group {group!r}: {', '.join(dict.fromkeys(g['group'] for g in summary['goals']))}")
+    rows = [
+        [
+            ("null: " if goal["null"] else "") + goal["name"],
+            goal["bounds"],
+            interval(goal["found"]),
+            goal["verdict"],
+            goal["clock"],
+        ]
+        for goal in sorted(taken, key=lambda goal: goal["null"])
+    ]
+    return markdown(["goal", "bounds", "found [95 %]", "verdict", "clock"], rows)
+
+
+def figure(summary: dict, name: str) -> str:
+    """A figure's sides."""
+    found = [one for one in summary["figures"] if one["name"] == name]
+    if not found:
+        raise TableError(f"there is no figure {name!r}: {', '.join(one['name'] for one in summary['figures'])}")
+    rows = [
+        [side["label"], number(side["median"]), f"{number(side['lowest'])} … {number(side['highest'])}",
+         interval(side["found"]), f"{side['found']['machines']}, {side['found']['samples']}"]
+        for side in found[0]["sides"]
+    ]  # fmt: skip
+    title = f"{found[0]['title']}, {found[0]['unit']} ({found[0]['clock']})"
+    return markdown([title, "median", "lowest … highest", "middle of machines [95 %]", "machines, samples"], rows)
+
+
+MAKERS = {"measured": measured, "goals": goals, "figure": figure}
+
+
+def fill(text: str, summary: dict | None) -> str:
+    """The document with its tables made anew. Raises TableError that names the mark."""
+    parts, place = [], 0
+    while begin := BEGIN.search(text, place):
+        end, following = text.find(END, begin.end()), BEGIN.search(text, begin.end())
+        if end < 0 or (following and following.start() < end):
+            raise TableError(f"{begin[0]} has no {END}")
+        if summary is None:
+            raise TableError(f"{begin[0]}: there is no {SUMMARY.relative_to(TOP)}: make report, make report-tables TAKE=1")
+        kind, _, which = begin[1].partition(" ")
+        if kind not in MAKERS:
+            raise TableError(f"{begin[0]}: made can be {', '.join(MAKERS)}")
+        try:
+            made = MAKERS[kind](summary, which)
+        except TableError as error:
+            raise TableError(f"{begin[0]}: {error}") from error
+        parts += [text[place : begin.end()], f"\n{made}\n", END]
+        place = end + len(END)
+    return "".join(parts) + text[place:]
+
+
+def fault(text: str, summary: dict | None) -> str:
+    """Why a document's tables are not what would be filled in; "" if they are."""
+    try:
+        return "" if fill(text, summary) == text else "a made table is not what the summary says: make report-tables"
+    except TableError as error:
+        return str(error)
+
+
+def load(path: Path | None = None) -> dict | None:
+    """A summary, by default the documents'; None if there is none."""
+    path = path or SUMMARY
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def why_not(summary: dict) -> list[str]:
+    """Why a summary is not to stand in documents."""
+    header = summary["header"]
+    return [
+        *(["it is of a quick run: make report without QUICK"] if header["quick"] else []),
+        *(["its tree had changes: commit them, make report"] if header["dirty"] else []),
+        *(f"a null comparison does not hold: {doubt}" for doubt in summary["doubts"]),
+    ]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Entry point."""
+    words = sys.argv[1:] if words is None else words
+    if words:
+        if (taken := load(Path(words[0]))) is None:
+            print(f"report: {words[0]} is not there: make report", file=sys.stderr)
+            return 1
+        if why := why_not(taken):
+            print(*(f"report: {words[0]} is not taken over: {text}" for text in why), sep="\n", file=sys.stderr)
+            return 3
+        SUMMARY.parent.mkdir(parents=True, exist_ok=True)
+        SUMMARY.write_text(Path(words[0]).read_text())
+    summary, good = load(), True
+    listing = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=TOP, check=True, capture_output=True, text=True)
+    for path in (TOP / name for name in listing.stdout.split("\0") if name):
+        text = path.read_text()
+        try:
+            new = fill(text, summary)
+        except TableError as error:
+            print(f"report: {path.relative_to(TOP)}: {error}", file=sys.stderr)
+            good = False
+            continue
+        if new != text:
+            path.write_text(new)
+            print(f"report: {path.relative_to(TOP)} is filled anew", file=sys.stderr)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
