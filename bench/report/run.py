@@ -8,7 +8,7 @@ index.html, and each picture as SVG and PNG. A run that was cut goes on where it
 --draw measures nothing: it draws again what is there.
 
 Exit: 0 done, whatever the goals' verdicts; 1 something was not measured, or a null comparison
-does not hold (--quick: is missed); 2 usage; 3 another run writes there.
+does not hold (--quick: is missed; --draw: asks for neither); 2 usage; 3 another run writes there.
 """
 
 import argparse
@@ -153,6 +153,8 @@ def main(words: list[str] | None = None) -> int:
     for text in page.warnings(summary):
         say(text)
     print(f"\n{folder / 'index.html'}")
+    if options.draw:
+        return 0
     nulls = {verdict.word for verdict in summary.verdicts if verdict.goal.null and verdict.found}
     # Few machines leave an interval wide, or none: a quick run is not blamed for that.
     broken = MISSED in nulls if options.quick else bool(nulls - {HOLDS})

@@ -206,6 +206,7 @@ def test_null_comparison_that_does_not_hold_is_the_first_word():
 
 def test_report_fails_if_its_null_comparison_does(out: Path, monkeypatch: pytest.MonkeyPatch):
     assert report(monkeypatch, Group(null_ratio=1.3)) == 1
+    assert report(monkeypatch, Group(), "--draw") == 0
 
 
 def test_null_comparison_of_a_quick_run_may_be_open(out: Path, monkeypatch: pytest.MonkeyPatch):
