@@ -10,7 +10,7 @@ from pathlib import Path
 
 from report.goals import EMULATOR
 from report.samples import Header
-from rig import emulator, paths
+from rig import accel, emulator, paths
 from rig.errors import RigError
 from rig.machine import DEFAULT_FLAVOUR
 from rig.record import git
@@ -41,12 +41,12 @@ def commit() -> str:
 
 
 def qemu() -> str:
-    """The version of the rig's QEMU, in its own words."""
+    """The version of the rig's QEMU, in its own words, and what runs its CPUs."""
     found = emulator.find()
     text = subprocess.run(
         [*found.command, "--version"], env=os.environ | found.environment, capture_output=True, text=True, check=True
     ).stdout
-    return text.splitlines()[0].strip()
+    return f"{text.splitlines()[0].strip()}, {'KVM' if accel.use_kvm() else 'TCG'}"
 
 
 def host() -> str:

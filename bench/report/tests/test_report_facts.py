@@ -54,6 +54,10 @@ def test_header_names_what_is_booted(tree: Path, monkeypatch: pytest.MonkeyPatch
     kernel.write_bytes(b"two")
     (difference,) = first.differences(facts.header(quick=False, seed=1))
     assert difference.startswith("kernels was")
+    kernel.write_bytes(b"one")
+    monkeypatch.setattr(facts.accel, "use_kvm", lambda: True)
+    (difference,) = first.differences(facts.header(quick=False, seed=1))
+    assert "TCG" in difference and "KVM" in difference
 
 
 def test_data_of_no_commit_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
