@@ -24,7 +24,7 @@ from rig.server import DISK2_NVME, ONE, NodePlan, Server
 GROUP = "moves"
 MACHINES, QUICK_MACHINES = 5, 1
 CORE_ROUNDS, QUICK_CORE_ROUNDS = 20, 5
-MEMORY_ROUNDS, QUICK_MEMORY_ROUNDS = 4, 1
+MEMORY_ROUNDS, QUICK_MEMORY_ROUNDS = 8, 1
 DISK_ROUNDS, QUICK_DISK_ROUNDS = 3, 1
 PANIC_ROUNDS, QUICK_PANIC_ROUNDS = 2, 1
 
@@ -40,7 +40,7 @@ BLOCKS = 8
 
 NODES, AGAIN, GUEST = "nodes", "nodes again", "guest"
 CORE_SIDES = {NODES: "core, between nodes", AGAIN: "the same again", GUEST: "vCPU, KVM guest of node 0"}
-MEMORY_SIDES = {NODES: "between nodes", GUEST: "virtio-mem, KVM guest of node 0"}
+MEMORY_SIDES = {NODES: "between nodes", AGAIN: "the same again", GUEST: "virtio-mem, KVM guest of node 0"}
 PARTS = {
     "release": "core: offline, park",
     "claim": "core: wake, online",
@@ -71,6 +71,8 @@ GOALS = (
     Goal("a core goes, the whole command", GROUP, "core goes", NODES, high=0.05, unit="s"),
     equal("a core comes, and again", GROUP, "core comes", AGAIN, NODES, within=0.15, null=True),
     equal("a core goes, and again", GROUP, "core goes", AGAIN, NODES, within=0.15, null=True),
+    equal("memory comes, and again", GROUP, "memory comes", AGAIN, NODES, within=0.15, null=True),
+    equal("memory goes, and again", GROUP, "memory goes", AGAIN, NODES, within=0.15, null=True),
 )
 
 STAMP = 'stamp() { date +%s%N; }; took() { echo "$1 $(( ($(stamp) - begin) / 1000 ))"; }; set -e;'

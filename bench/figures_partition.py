@@ -13,10 +13,11 @@ is larger than what is looked for: the null comparison, two machines without min
 import contextlib
 import json
 import time
+from dataclasses import replace
 
 from figures_programs import build, number, put
 from report.figure import Figure
-from report.goals import equal
+from report.goals import SERVER, equal
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig import accel
@@ -52,7 +53,11 @@ FIGURES = (
 )  # fmt: skip
 GOALS = (
     *(equal(f"{title}: mint=on costs nothing", GROUP, job, ON, OFF, 0.02, "counted") for job, title in TITLES.items()),
-    *(equal(f"{title}: mint=on costs nothing", GROUP, job, ON, OFF, 0.02) for job, title in TITLES.items()),
+    # The emulator's noise is larger than the bounds.
+    *(
+        replace(equal(f"{title}: mint=on costs nothing", GROUP, job, ON, OFF, 0.02), where=(SERVER,))
+        for job, title in TITLES.items()
+    ),
     *(equal(f"{title}, and again", GROUP, job, AGAIN, OFF, 0.01, "counted", null=True) for job, title in TITLES.items()),
     *(equal(f"{title}, and again", GROUP, job, AGAIN, OFF, 0.1, null=True) for job, title in TITLES.items()),
 )

@@ -18,7 +18,7 @@ import figures_partition
 import figures_start
 from made_data import HEADER
 from report import run
-from report.goals import NOT_HERE, OPEN
+from report.goals import EMULATOR, NOT_HERE, OPEN
 from report.recorder import Recorder, read
 from report.samples import DataSet
 from report.summary import Summary, summarise
@@ -157,7 +157,8 @@ def test_each_group_gives_what_its_goals_and_figures_speak_of(rig, tmp_path: Pat
         assert {s.side for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} <= set(picture.figure.sides)
         assert {s.unit for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} == {picture.figure.unit}
     for verdict in found.verdicts:
-        assert verdict.found and verdict.found.machines >= 5 and verdict.word not in (OPEN, NOT_HERE), verdict
+        assert verdict.found and verdict.found.machines >= 5 and verdict.word != OPEN, verdict
+        assert (verdict.word == NOT_HERE) == (EMULATOR not in verdict.goal.where)
 
 
 @pytest.mark.parametrize("group", MODULES)
