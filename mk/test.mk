@@ -5,7 +5,7 @@
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The rig's layer carries it, and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/qemu-count.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
@@ -34,13 +34,23 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
+# Loaded by it, where instructions are counted (rig.markers).
+$(BUILD)/bin/qemu-count.so: bench/rig/count.c bench/rig/marker.h bench/rig/plugin.h
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o $@ $<
+
 # A machine's only program, without a kernel: what QEMU's emulator does wrong.
 QEMU_FAULTS := bench/rig/qemu-faults
-$(BUILD)/bin/qemu-faults: $(wildcard $(QEMU_FAULTS)/*)
+$(BUILD)/bin/qemu-faults: $(wildcard $(QEMU_FAULTS)/*) bench/rig/marker.h
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -fno-pic -fcf-protection=none -fno-stack-protector \
 		-mno-red-zone -mgeneral-regs-only -nostdlib -static -no-pie -Wl,-T,$(QEMU_FAULTS)/link.ld \
 		-Wl,--build-id=none,--no-warn-rwx-segments -o $@ $(QEMU_FAULTS)/start.S $(QEMU_FAULTS)/faults.c
+
+# Another: known numbers of instructions between markers.
+$(BUILD)/bin/count-test: bench/rig/count-test/program.S bench/rig/marker.h $(QEMU_FAULTS)/link.ld
+	@mkdir -p $(@D)
+	gcc -nostdlib -static -no-pie -Wl,-T,$(QEMU_FAULTS)/link.ld -Wl,--build-id=none,--no-warn-rwx-segments -o $@ $<
 
 $(BUILD)/layer/usr/lib/mint/rig-agent: $(BUILD)/bin/mint-rig-agent
 	@install -D $< $@
@@ -53,7 +63,7 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## the rig's own tests and the report's, without the server
+rig-check: rig-agent $(addprefix $(BUILD)/bin/,qemu-faults count-test) $(BUILD)/qemu ## the rig's own tests and the report's, without the server
 	@$(RIG) -m pytest -q bench/rig/tests bench/report/tests
 
 qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?

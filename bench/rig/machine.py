@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, emulator, paths
+from rig import accel, emulator, markers, paths
 from rig.channel import Channel
 from rig.console import Console
 from rig.delay import Delays, sample
@@ -38,6 +38,7 @@ APIC_IDS = (0, 1, 2, 4, 5, 6)
 MEMORY_PER_NUMA_MIB = 3072
 NODES_WITH_CONSOLE = 5
 FIFO = "trace.fifo"
+MARKERS = "markers.log"
 LOCK = "lock"
 
 # mint=on: the control area, and a pool for other nodes on each NUMA node; the
@@ -71,6 +72,7 @@ class MachineConfig:
     disks: bool = True  # False: blank ones, for an initrd that stays
     trace: bool = False  # record every access to devices (rig.trace)
     counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
+    markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
 
@@ -212,6 +214,7 @@ class Machine:
             *card_arguments(2, 6, "e1000e"),
             *self._serial(channel_fd),
             *trace,
+            *(markers.plugin_arguments(self.folder / MARKERS) if config.markers else []),
             *config.extra,
         ]  # fmt: skip
 
@@ -251,6 +254,10 @@ class Machine:
             self.process.wait()
             raise MachineLost(f"QEMU did not start: {self.why_over()}") from error
         return self
+
+    def stretches(self, label: int) -> list[markers.Stretch]:
+        """What CPUs have executed between the markers of a label until now; of a machine with config.markers."""
+        return markers.stretches((self.folder / MARKERS).read_text(), label)
 
     def why_over(self) -> str:
         """How QEMU ended, "" while it runs."""

@@ -35,14 +35,16 @@ class Outcome:
     interrupts: int
 
 
-def look(qemu: emulator.Emulator, fault: str, count: int, limit_s: float = LIMIT_S) -> Outcome:
-    """Run COUNT guests on this QEMU, or as many as it takes; raises subprocess.TimeoutExpired."""
+def look(
+    qemu: emulator.Emulator, fault: str, count: int, limit_s: float = LIMIT_S, more: tuple[str, ...] = ()
+) -> Outcome:
+    """Run COUNT guests on this QEMU, or as many as it takes; more: of its command line. Raises TimeoutExpired."""
     command = [
         *qemu.command, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot",
         "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "qemu64,+svm,+npt,+pdpe1gb",
         "-smp", "2", "-m", "32M",
         "-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
-        "-kernel", str(paths.need(paths.QEMU_FAULTS)), "-append", f"{fault} {count}",
+        "-kernel", str(paths.need(paths.QEMU_FAULTS)), "-append", f"{fault} {count}", *more,
     ]  # fmt: skip
     done = subprocess.run(
         command, env=os.environ | qemu.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,

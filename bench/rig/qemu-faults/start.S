@@ -5,6 +5,7 @@
  * QEMU starts the first CPU at start32 (PVH: 32 bits, flat, no paging), that one
  * the others at 0x8000. All of memory is mapped as it is, by pages of 1 GiB.
  */
+#include "../marker.h"
 #include "faults.h"
 
 	.section .note.pvh, "a", @note
@@ -109,10 +110,12 @@ injected_entry:
 guest_stop:
 	vmmcall
 
-	# The guest that looks which page it sees.
+	# The guest that looks which page it sees. Its markers are for tests/test_count.py.
 guest_look:
+	MARKER(MARKER_BEGIN(4))
 	movl LOOK_AT, %eax
 	movl %eax, guest_saw
+	MARKER(MARKER_END(4))
 	vmmcall
 
 	# The host's handler of an interrupt from another CPU.
