@@ -8,6 +8,7 @@ qmp        QEMU's monitor
 mintctl    mintctl's JSON, and the ledger as it shows it
 trace      QEMU's record of device accesses, checked against the ledger
 kerneltext running kernels compared with their images
+evaluation what bench/micro/eval.c prints
 markers    instructions of each emulated CPU, counted by a plugin
 pinned     one emulated CPU alone on a host core
 """
