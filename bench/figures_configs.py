@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Mint paper's evaluation (sections 4 and 5): its program in its seven configurations.
+
+1 Linux             the stock kernel
+2 Mint0             node 0
+3 Mint0,1           nodes 0 and 1, both at once
+4 Linux/G1          a KVM guest on Linux
+5 Mint0/G1          a guest on node 0
+6 Mint0/G1,Mint1/G2 a guest on each of nodes 0 and 1, both at once
+7 Linux/G1,G2       two guests on one Linux of two working cores, both at once
+
+A kernel has for each of its places (itself, or guests) one core that works, and one core
+that does all else: the emulator runs no guest on the boot core. Memory of a configuration
+is the same on Linux and with Mint (memory_mib()), and each place has a disk of its own:
+two equal ones whose back end takes a fixed time for each request, with an I/O thread each.
+
+At once: while one place is measured, the other does the same without a pause; each is
+measured in its turn.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from figures_programs import build, put
+from rig import accel
+from rig.errors import RigError
+from rig.evaluation import Evaluation, read
+from rig.guest import Guest, start_command
+from rig.machine import APIC_IDS, MEMORY_PER_NUMA_MIB, MINT, SOCKETS, MachineConfig, port
+from rig.markers import Stretch
+from rig.node import Node
+from rig.pinned import Pinned
+from rig.server import DISK1, NodePlan, Server
+
+GROUP = "configs"
+MACHINES = 5
+WALL, PINNED, COUNTED, OWN = "wall", "pinned", "counted", "own"
+
+# Of what node 0 and its kernels get with Mint (rig.machine.MINT): 1 GiB and 1792 MiB are in the pool.
+POOL_MIB = 1024 + 1792
+NODE1_MIB, GUEST_MIB = 1024, 256
+DATA_BYTES, LATENCY_NS = 1 << 30, 2_000_000
+DATA_BUSES = (8, 9)
+DATA_FUNCTIONS = tuple(f"0000:{bus:02x}:00.0" for bus in DATA_BUSES)
+NODE1 = NodePlan("one", (3, 4), NODE1_MIB, 1, (DISK1, DATA_FUNCTIONS[1]))
+# The cores that work, as the machine numbers them: of the first place, and of the second.
+WORKERS = (1, 4)
+PROGRAM = "/root/eval"
+LIMIT_S = 1200
+MEASURED, OTHER = 0, 1  # labels of the markers
+KIB = 1024
+
+
+class Recorder(Protocol):
+    """Takes what is measured."""
+
+    def record(self, case: str, side: str, value: float, unit: str, clock: str, machine: str, round: int) -> None:
+        """One value."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One of the seven; nodes: whose kernels run, guests: on which of them; both in the order of places."""
+
+    number: int
+    side: str
+    mint: bool
+    nodes: tuple[int, ...]
+    guests: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> int:
+        """How many run the program."""
+        return len(self.guests or self.nodes)
+
+    @property
+    def cores(self) -> dict[int, tuple[int, ...]]:
+        """By node: its cores that are online, as the machine numbers them; those that work, and the node's first."""
+        if self.mint:
+            return {node: ((0, 3)[node], WORKERS[node]) for node in self.nodes}
+        return {0: (0, *WORKERS[: self.places], *([3] if self.places == 2 else []))}
+
+    @property
+    def memory_mib(self) -> int:
+        """Of all its kernels, guests' included."""
+        return SOCKETS * MEMORY_PER_NUMA_MIB - POOL_MIB + NODE1_MIB * (self.places - 1)
+
+
+CONFIGS = (
+    Config(1, "Linux", False, (0,)),
+    Config(2, "Mint0", True, (0,)),
+    Config(3, "Mint0,1", True, (0, 1)),
+    Config(4, "Linux/G1", False, (0,), (0,)),
+    Config(5, "Mint0/G1", True, (0,), (0,)),
+    Config(6, "Mint0/G1,Mint1/G2", True, (0, 1), (0, 1)),
+    Config(7, "Linux/G1,G2", False, (0,), (0, 0)),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the paper's figures, or a size of it; words: of the evaluation program."""
+
+    name: str
+    words: str
+    configs: tuple[int, ...]
+
+
+ALONE, AT_ONCE = (1, 2, 4, 5), (3, 6, 7)
+SIZES_KIB = (256, 512, 1024)
+REGISTER = "register=50000000"
+
+
+def _copy(size_kib: int) -> str:
+    # As many bytes, whatever the size.
+    return f"copy={1024 * 256 // size_kib} bytes={size_kib * KIB}"
+
+
+def _reads(size_kib: int) -> str:
+    return f"io=50 bytes={size_kib * KIB} file=DISK"
+
+
+CASES = (
+    Case("fig 5 register", REGISTER, ALONE),
+    *(Case(f"fig 6 copy {size} KB", _copy(size), ALONE) for size in SIZES_KIB),
+    *(Case(f"fig 7 read {size} KB", _reads(size), ALONE) for size in SIZES_KIB),
+    Case("fig 8 register", REGISTER, AT_ONCE),
+    Case("fig 9 copy 256 KB", _copy(256), (2, 4, 5, *AT_ONCE)),
+    *(Case(f"fig 10 read {size} KB", _reads(size), AT_ONCE) for size in SIZES_KIB),
+)
+
+
+def clocks_of(config: Config) -> tuple[str, ...]:
+    """By which a configuration is measured: counted has one clock for all CPUs, so only for one kernel alone."""
+    if accel.use_kvm():
+        return (WALL,)
+    return (COUNTED, OWN, PINNED) if config.places == 1 and not config.guests else (OWN, PINNED)
+
+
+def data_disk_arguments(index: int) -> list[str]:
+    """A data disk behind its own root port: reads give zeroes after a fixed time, whatever the host's disk does."""
+    name = f"data{index}"
+    return [
+        *port(DATA_BUSES[index]),
+        "-object", f"iothread,id={name}-thread",
+        "-blockdev", f"driver=null-co,node-name={name},size={DATA_BYTES},latency-ns={LATENCY_NS},read-zeroes=on",
+        "-device", f"virtio-blk-pci,drive={name},bus=rp{DATA_BUSES[index]},iothread={name}-thread,serial={serial(index)}",
+    ]  # fmt: skip
+
+
+def serial(index: int) -> str:
+    """By which a kernel finds the data disk of a place."""
+    return f"mint-data{index}"
+
+
+def machine_config(config: Config, clock: str) -> MachineConfig:
+    """The machine of a configuration. With Mint it has memory for others, too; Linux gets what it is to have."""
+    disks = [word for index in range(2) for word in data_disk_arguments(index)]
+    return MachineConfig(
+        f"configs-{config.number}-{clock}",
+        mint=MINT if config.mint else "",
+        flavour="mint" if config.mint else "stock",
+        counted=clock == COUNTED,
+        markers=clock == OWN,
+        extra=tuple(disks),
+        numa_mib=MEMORY_PER_NUMA_MIB if config.mint else config.memory_mib // SOCKETS,
+    )
+
+
+def with_disk(xml: str, device: str) -> str:
+    """A domain without a disk, with this block device of its node as the first one."""
+    if xml.count("<memballoon") != 1 or "<disk" in xml:
+        raise RigError(f"no domain without a disk:\n{xml}")
+    disk = (
+        "<disk type='block' device='disk'><driver name='qemu' type='raw' cache='none'/>"
+        f"<source dev='{device}'/><target dev='vda' bus='virtio'/></disk>"
+    )
+    return xml.replace("<memballoon", f"{disk}\n    <memballoon")
+
+
+def values(evaluation: Evaluation, stretches: list[Stretch], core: int, clock: str) -> list[tuple[float, str]]:
+    """Of each repeat, with its unit. Raises RigError if one was not whole on its core."""
+    if clock != OWN:
+        if moved := [repeat.number for repeat in evaluation.repeats if repeat.moved]:
+            raise RigError(f"repeats {moved} ended on another CPU than they began on")
+        return [(repeat.ns / 1e9, "s") for repeat in evaluation.repeats]
+    own = [stretch.instructions for stretch in stretches if stretch.vcpu == core]
+    if len(own) != len(evaluation.repeats):
+        raise RigError(f"core {core} has counted {len(own)} of {len(evaluation.repeats)} repeats: {stretches[-20:]}")
+    return [(count, "instructions") for count in own]
+
+
+class Place(Protocol):
+    """Where the program runs: alone on a core of a kernel, or in a guest that is."""
+
+    core: int
+
+    def run(self, words: str) -> Evaluation:
+        """Once, to its end."""
+
+    def busy(self, words: str) -> contextlib.AbstractContextManager[None]:
+        """Without a pause, from the first repeat's end on."""
+
+
+OUT = "/tmp/eval.busy"
+# Of the one that does the same without a pause: until it is killed.
+BUSY = f"repeats=1000000 label={OTHER} >{OUT}"
+
+
+@dataclass(frozen=True)
+class OnNode:
+    """A node's own kernel."""
+
+    node: Node
+    core: int
+    cpu: int  # the core, as that kernel numbers it
+    disk: str
+
+    def _words(self, words: str) -> str:
+        return words.replace("DISK", self.disk)
+
+    def run(self, words: str) -> Evaluation:
+        """Once, to its end."""
+        return read(self.node.out(f"taskset -c {self.cpu} {PROGRAM} {self._words(words)} label={MEASURED}", LIMIT_S))
+
+    @contextlib.contextmanager
+    def busy(self, words: str) -> Iterator[None]:
+        """Without a pause. Raises RigError if it ended before it was to."""
+        self.node.run(f"rm -f {OUT}")
+        job = self.node.start(f"exec taskset -c {self.cpu} {PROGRAM} {self._words(words)} {BUSY}", limit_s=0)
+        try:
+            self.node.wait("a repeat of the other program", f"grep -q repeat {OUT}", LIMIT_S)
+            yield
+        finally:
+            ended = job.done()
+            job.kill(9)
+        if ended:
+            raise RigError(f"node {self.node.number}: its program had ended: {job.result}")
+
+
+@dataclass(frozen=True)
+class InGuest:
+    """A guest of one vCPU, pinned to that core; its disk is the node's data disk."""
+
+    guest: Guest
+    core: int
+
+    def _say(self, line: str) -> tuple[str, int]:
+        """Its shell does this; the text, and the status."""
+        text = self.guest.dialogue(f"{line}; echo o''ver $?", r"(?m)^over \d+\r*$", LIMIT_S)
+        return text, int(re.findall(r"(?m)^over (\d+)", text)[-1])
+
+    def run(self, words: str) -> Evaluation:
+        """Once, to its end; printed when all is done: its console is slow."""
+        words = words.replace("DISK", "/dev/vda")
+        return read(self._say(f"eval {words} label={MEASURED} >/tmp/eval.out; cat /tmp/eval.out")[0])
+
+    @contextlib.contextmanager
+    def busy(self, words: str) -> Iterator[None]:
+        """Without a pause. Raises RigError if it ended before it was to."""
+        words = words.replace("DISK", "/dev/vda")
+        self._say(f"rm -f {OUT}; eval {words} {BUSY} & until grep -qs repeat {OUT}; do sleep 0.1; done")
+        try:
+            yield
+        finally:
+            text, status = self._say("killall eval")
+        if status:
+            raise RigError(f"{self.guest}: its program had ended:\n{text}")
+
+
+@dataclass
+class Prepared:
+    """A configuration that runs, with its places; as a context."""
+
+    server: Server
+    config: Config
+    program: bytes
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> list[Place]:
+        with contextlib.ExitStack() as stack:
+            places = list(self._places(stack))
+            self._stack = stack.pop_all()
+        return places
+
+    def __exit__(self, *exception) -> None:
+        self._stack.close()
+
+    def _places(self, stack: contextlib.ExitStack) -> Iterator[Place]:
+        cpus = {number: self._cpus(number) for number in self.config.nodes}
+        for index, number in enumerate(self.config.guests or self.config.nodes):
+            node, core = self.server.node(number), WORKERS[index]
+            disk = node.out(
+                f"for d in /sys/block/*; do [ \"$(cat $d/serial 2>/dev/null)\" = {serial(index)} ] && echo /dev/${{d##*/}}; done; :"
+            )
+            if not re.fullmatch(r"/dev/\w+", disk):
+                raise RigError(f"node {number} does not have the data disk {serial(index)}, but {disk!r}")
+            cpu = cpus[number][core]
+            if self.config.guests:
+                yield InGuest(self._guest(stack, node, f"eval{index + 1}", cpu, disk), core)
+            else:
+                put(node, PROGRAM, self.program)
+                yield OnNode(node, core, cpu, disk)
+
+    def _cpus(self, number: int) -> dict[int, int]:
+        """Of a node, how its kernel numbers its cores; those that the configuration has not go offline."""
+        node, wanted = self.server.node(number), self.config.cores[number]
+        numbers = numbering(node.read("/proc/cpuinfo"))
+        if missing := set(wanted) - set(numbers):
+            raise RigError(f"node {number} has cores {sorted(numbers)}, not {sorted(missing)}")
+        for core, cpu in numbers.items():
+            if core not in wanted:
+                node.run(f"echo 0 >/sys/devices/system/cpu/cpu{cpu}/online")
+        return numbers
+
+    def _guest(self, stack: contextlib.ExitStack, node: Node, name: str, cpu: int, disk: str) -> Guest:
+        guest = stack.enter_context(Guest(node, name))
+        options = (
+            f"--no-disk --no-network --vcpus 1 --memory {GUEST_MIB}M --pin {cpu} "
+            f"--initrd {guest_initrd(node, self.program)} --append mint.tick=0 --print"
+        )
+        xml = with_disk(node.out(start_command(node, name, options)), disk)
+        node.run(f"cat >/tmp/{name}.xml", stdin=xml.encode())
+        node.run(f"virsh -q define --validate /tmp/{name}.xml && virsh -q start {name}")
+        guest.wait_line("mint-guest: up")
+        return guest
+
+
+def numbering(cpuinfo: str) -> dict[int, int]:
+    """By core of the machine: how a kernel numbers those that are online."""
+    found = re.findall(r"^processor\s*: (\d+)$(?:\n.+)*?\napicid\s*: (\d+)$", cpuinfo, re.MULTILINE)
+    return {APIC_IDS.index(int(apic)): int(cpu) for cpu, apic in found}
+
+
+def guest_initrd(node: Node, program: bytes) -> str:
+    """The guest image with "eval" in it: cpios may follow one another."""
+    node.run("rm -rf /tmp/eval.d; mkdir -p /tmp/eval.d/bin")
+    put(node, "/tmp/eval.d/bin/eval", program)
+    node.run("cd /tmp/eval.d && find . | cpio -o -H newc >../eval.cpio")
+    node.run("cat /boot/guest.initrd /tmp/eval.cpio >/tmp/eval.initrd")
+    return "/tmp/eval.initrd"
+
+
+def measure(recorder: Recorder, server: Server, config: Config, places: list[Place], clock: str, name: str) -> None:
+    """All cases of a configuration that runs; a side of two places has the repeats of both."""
+    for case in CASES:
+        if config.number not in case.configs:
+            continue
+        for index, place in enumerate(places):
+            with contextlib.ExitStack() as stack:
+                for other in places:
+                    if other is not place:
+                        stack.enter_context(other.busy(case.words))
+                before = len(server.machine.stretches(MEASURED)) if clock == OWN else 0
+                if clock == PINNED:
+                    machine = server.machine
+                    stack.enter_context(Pinned(machine.process.pid, machine.monitor, place.core))
+                evaluation = place.run(case.words)
+                stretches = server.machine.stretches(MEASURED)[before:] if clock == OWN else []
+            for number, (value, unit) in enumerate(values(evaluation, stretches, place.core, clock)):
+                recorder.record(case.name, config.side, value, unit, clock, name, index * len(evaluation.repeats) + number)
+
+
+def run(recorder: Recorder, configs: Iterable[Config] = CONFIGS, machines: int = MACHINES) -> None:
+    """Each configuration by each of its clocks, on machines of its own, one after the other."""
+    program = build("eval")
+    for number in range(1, machines + 1):
+        for config in configs:
+            for clock in clocks_of(config):
+                with Server(machine_config(config, clock)) as server:
+                    if 1 in config.nodes:
+                        server.add(NODE1)
+                        server.wait_ready(server.one)
+                    with Prepared(server, config, program) as places:
+                        measure(recorder, server, config, places, clock, f"{clock} {number}")
