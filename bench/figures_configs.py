@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Mint paper's evaluation (sections 4 and 5): its program in its seven configurations.
+"""Group "configs" of make report: the Mint paper's evaluation (sections 4 and 5), its program in its seven configurations.
 
 1 Linux             the stock kernel
 2 Mint0             node 0
@@ -16,15 +16,22 @@ two equal ones whose back end takes a fixed time for each request, with an I/O t
 
 At once: while one place is measured, the other does the same without a pause; each is
 measured in its turn.
+
+A machine of this group is a run of all configurations by all their clocks, each on an emulated
+server of its own, in an order by chance. Node 0 takes part twice, as a null comparison.
 """
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from figures_programs import build, put
+from report.figure import Figure
+from report.goals import EMULATOR, SERVER, Goal, equal
+from report.recorder import Recorder, Taker
+from report.turns import turns
 from rig import accel
 from rig.errors import RigError
 from rig.evaluation import Evaluation, read
@@ -36,7 +43,7 @@ from rig.pinned import Pinned
 from rig.server import DISK1, NodePlan, Server
 
 GROUP = "configs"
-MACHINES = 5
+MACHINES, QUICK_MACHINES = 5, 1
 WALL, PINNED, COUNTED, OWN = "wall", "pinned", "counted", "own"
 
 # Of what node 0 and its kernels get with Mint (rig.machine.MINT): 1 GiB and 1792 MiB are in the pool.
@@ -52,13 +59,6 @@ PROGRAM = "/root/eval"
 LIMIT_S = 1200
 MEASURED, OTHER = 0, 1  # labels of the markers
 KIB = 1024
-
-
-class Recorder(Protocol):
-    """Takes what is measured."""
-
-    def record(self, case: str, side: str, value: float, unit: str, clock: str, machine: str, round: int) -> None:
-        """One value."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,20 @@ class Config:
         return SOCKETS * MEMORY_PER_NUMA_MIB - POOL_MIB + NODE1_MIB * (self.places - 1)
 
 
+LINUX, NODE0, NODES = "Linux", "Mint0", "Mint0,1"
+LINUX_GUEST, NODE0_GUEST, NODES_GUESTS, LINUX_GUESTS = "Linux/G1", "Mint0/G1", "Mint0/G1,Mint1/G2", "Linux/G1,G2"
+AGAIN = "Mint0 again"
 CONFIGS = (
-    Config(1, "Linux", False, (0,)),
-    Config(2, "Mint0", True, (0,)),
-    Config(3, "Mint0,1", True, (0, 1)),
-    Config(4, "Linux/G1", False, (0,), (0,)),
-    Config(5, "Mint0/G1", True, (0,), (0,)),
-    Config(6, "Mint0/G1,Mint1/G2", True, (0, 1), (0, 1)),
-    Config(7, "Linux/G1,G2", False, (0,), (0, 0)),
+    Config(1, LINUX, False, (0,)),
+    Config(2, NODE0, True, (0,)),
+    Config(3, NODES, True, (0, 1)),
+    Config(4, LINUX_GUEST, False, (0,), (0,)),
+    Config(5, NODE0_GUEST, True, (0,), (0,)),
+    Config(6, NODES_GUESTS, True, (0, 1), (0, 1)),
+    Config(7, LINUX_GUESTS, False, (0,), (0, 0)),
 )
+# All that is measured, by what it is called.
+RUNS = {config.side: config for config in CONFIGS} | {AGAIN: Config(2, AGAIN, True, (0,))}
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Case:
     """One of the paper's figures, or a size of it; words: of the evaluation program."""
 
     name: str
+    title: str
     words: str
     configs: tuple[int, ...]
 
@@ -124,20 +130,76 @@ def _reads(size_kib: int) -> str:
 
 
 CASES = (
-    Case("fig 5 register", REGISTER, ALONE),
-    *(Case(f"fig 6 copy {size} KB", _copy(size), ALONE) for size in SIZES_KIB),
-    *(Case(f"fig 7 read {size} KB", _reads(size), ALONE) for size in SIZES_KIB),
-    Case("fig 8 register", REGISTER, AT_ONCE),
-    Case("fig 9 copy 256 KB", _copy(256), (2, 4, 5, *AT_ONCE)),
-    *(Case(f"fig 10 read {size} KB", _reads(size), AT_ONCE) for size in SIZES_KIB),
+    Case("fig 5 register", "Figure 5: counting in a register", REGISTER, ALONE),
+    *(Case(f"fig 6 copy {n} KB", f"Figure 6: copying {n} KB", _copy(n), ALONE) for n in SIZES_KIB),
+    *(Case(f"fig 7 read {n} KB", f"Figure 7: reading {n} KB from a disk", _reads(n), ALONE) for n in SIZES_KIB),
+    Case("fig 8 register", "Figure 8: counting in a register, at once", REGISTER, AT_ONCE),
+    Case("fig 9 copy 256 KB", "Figure 9: copying 256 KB, alone and at once", _copy(256), (2, 4, 5, *AT_ONCE)),
+    *(Case(f"fig 10 read {n} KB", f"Figure 10: reading {n} KB from a disk, at once", _reads(n), AT_ONCE) for n in SIZES_KIB),
 )
 
 
-def clocks_of(config: Config) -> tuple[str, ...]:
-    """By which a configuration is measured: counted has one clock for all CPUs, so only for one kernel alone."""
-    if accel.use_kvm():
-        return (WALL,)
+UNITS = {OWN: "instructions", COUNTED: "s", PINNED: "s", WALL: "s"}
+NOTES = {
+    OWN: "Instructions of the core that works, its guest's included: no other core has a part in it.",
+    COUNTED: "4 ns for each instruction that is executed: caches and memory have no part in it.",
+    PINNED: "The core that works alone on a core of the host. Disks answer after 2 ms.",
+    WALL: "",
+}
+def emulated_clocks(config: Config) -> tuple[str, ...]:
+    """By which it is measured on the emulator: counted has one clock for all CPUs, so only for one kernel alone."""
     return (COUNTED, OWN, PINNED) if config.places == 1 and not config.guests else (OWN, PINNED)
+
+
+EVERY = (EMULATOR, SERVER)
+
+
+def runs_by(case: Case, clock: str) -> list[str]:
+    """What of a case is measured by a clock, in order."""
+    sides = [side for side, config in RUNS.items() if config.number in case.configs]
+    return [side for side in sides if clock == WALL or clock in emulated_clocks(RUNS[side])]
+
+
+FIGURES = tuple(
+    Figure(GROUP, case.name, case.title, UNITS[clock], {side: side for side in sides}, clock, NOTES[clock], where)
+    for case in CASES
+    for clock, where in ((OWN, (EMULATOR,)), (PINNED, (EMULATOR,)), (COUNTED, (EMULATOR,)), (WALL, (SERVER,)))
+    if (sides := runs_by(case, clock))
+)
+
+
+def _goals() -> Iterator[Goal]:
+    """What the paper found, in ratios of the time that the same work takes (docs/benchmarks.md: The paper's figures)."""
+    for case in CASES:
+        for clock in (COUNTED, OWN, WALL):
+            where = {"where": (SERVER,) if clock == WALL else EVERY}
+            if set(ALONE) <= set(case.configs):
+                yield Goal(f"{case.name}: node 0 as Linux", GROUP, case.name, NODE0, LINUX, 0.98, 1.02, clock, **where)
+                if clock != COUNTED:
+                    name = f"{case.name}: a guest on node 0 as on Linux"
+                    yield Goal(name, GROUP, case.name, NODE0_GUEST, LINUX_GUEST, 0.98, 1.02, clock, **where)
+        if 2 in case.configs:
+            for clock, within in ((COUNTED, 0.02), (OWN, 0.02), (PINNED, 0.1), (WALL, 0.1)):
+                where = {"where": (SERVER,) if clock == WALL else EVERY}
+                name = f"{case.name}: node 0, and again"
+                yield Goal(name, GROUP, case.name, AGAIN, NODE0, 1 - within, 1 + within, clock, null=True, **where)
+    yield equal("fig 8: guests on two nodes as on one Linux", GROUP, "fig 8 register", NODES_GUESTS, LINUX_GUESTS, 0.01, OWN)
+    # Both need what an emulator has not: a memory bus that cores share.
+    for alone, at_once, by in ((NODE0, NODES, 1.70), (LINUX_GUEST, LINUX_GUESTS, 1.67), (NODE0_GUEST, NODES_GUESTS, 1.71)):
+        name = f"fig 9: {at_once} copy slower than {alone}, as in the paper"
+        yield Goal(name, GROUP, "fig 9 copy 256 KB", at_once, alone, 0.9 * by, 1.1 * by, WALL, where=(SERVER,))
+    for size in SIZES_KIB:
+        case = f"fig 10 read {size} KB"
+        name = f"{case}: two nodes at least 8 % before two guests on one Linux"
+        yield Goal(name, GROUP, case, NODES_GUESTS, LINUX_GUESTS, high=1 / 1.08, clock=PINNED)
+
+
+GOALS = tuple(_goals())
+
+
+def clocks_of(config: Config) -> tuple[str, ...]:
+    """By which a configuration is measured here."""
+    return (WALL,) if accel.use_kvm() else emulated_clocks(config)
 
 
 def data_disk_arguments(index: int) -> list[str]:
@@ -344,7 +406,7 @@ def guest_initrd(node: Node, program: bytes) -> str:
     return "/tmp/eval.initrd"
 
 
-def measure(recorder: Recorder, server: Server, config: Config, places: list[Place], clock: str, name: str) -> None:
+def measure(taker: Taker, server: Server, config: Config, places: list[Place], clock: str, order: int) -> None:
     """All cases of a configuration that runs; a side of two places has the repeats of both."""
     for case in CASES:
         if config.number not in case.configs:
@@ -361,18 +423,26 @@ def measure(recorder: Recorder, server: Server, config: Config, places: list[Pla
                 evaluation = place.run(case.words)
                 stretches = server.machine.stretches(MEASURED)[before:] if clock == OWN else []
             for number, (value, unit) in enumerate(values(evaluation, stretches, place.core, clock)):
-                recorder.record(case.name, config.side, value, unit, clock, name, index * len(evaluation.repeats) + number)
+                taker.add(case.name, config.side, value, unit, clock, index * len(evaluation.repeats) + number, order)
 
 
-def run(recorder: Recorder, configs: Iterable[Config] = CONFIGS, machines: int = MACHINES) -> None:
-    """Each configuration by each of its clocks, on machines of its own, one after the other."""
+def on_server(taker: Taker, program: bytes, config: Config, clock: str, order: int) -> None:
+    """A configuration by a clock, on an emulated server of its own."""
+    with Server(machine_config(config, clock)) as server:
+        if 1 in config.nodes:
+            server.add(NODE1)
+            server.wait_ready(server.one)
+        with Prepared(server, config, program) as places:
+            measure(taker, server, config, places, clock, order)
+
+
+def run(recorder: Recorder) -> None:
+    """Measure what is missing; a quick run only by each core's own instructions, which need no second machine."""
     program = build("eval")
-    for number in range(1, machines + 1):
-        for config in configs:
-            for clock in clocks_of(config):
-                with Server(machine_config(config, clock)) as server:
-                    if 1 in config.nodes:
-                        server.add(NODE1)
-                        server.wait_ready(server.one)
-                    with Prepared(server, config, program) as places:
-                        measure(recorder, server, config, places, clock, f"{clock} {number}")
+    boots = {f"{side}, {clock}": (config, clock) for side, config in RUNS.items() for clock in clocks_of(config)}
+    if recorder.header.quick:
+        boots = {name: (config, clock) for name, (config, clock) in boots.items() if clock in (OWN, WALL)}
+    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+        with recorder.machine(GROUP, name) as taker:
+            for place, boot in enumerate(turns(recorder.header.seed, f"{GROUP} {name}", list(boots), 1)[0]):
+                on_server(taker, program, *boots[boot], place)

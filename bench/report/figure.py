@@ -4,6 +4,7 @@
 import math
 from dataclasses import dataclass, field
 
+from report.goals import EMULATOR, SERVER
 from report.stats import Interval
 
 
@@ -18,6 +19,7 @@ class Figure:
     sides: dict[str, str] = field(default_factory=dict)  # what they are called in words; their order
     clock: str = "wall"
     note: str = ""
+    where: tuple[str, ...] = (EMULATOR, SERVER)  # the places whose samples it is drawn of
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -174,13 +174,46 @@ def test_each_place_is_measured_while_the_others_are_busy(number: int):
     taken: list[tuple] = []
     busy_now: set[int] = set()
     places = [FakePlace(core, busy_now, seen) for core in configs.WORKERS[: config.places]]
-    recorder = SimpleNamespace(record=lambda *sample: taken.append(sample))
-    configs.measure(recorder, None, config, places, "wall", "wall 3")
+    taker = SimpleNamespace(add=lambda *sample: taken.append(sample))
+    configs.measure(taker, None, config, places, "wall", 3)
     mine = [case for case in CASES if number in case.configs]
     assert [words for _, _, words in seen] == [case.words for case in mine for _ in places]
     for core, others, _ in seen:
         assert others == {place.core for place in places} - {core}
     assert not busy_now
     assert [sample[0] for sample in taken] == [case.name for case in mine for _ in range(2 * len(places))]
-    assert {sample[1:2] + sample[3:6] for sample in taken} == {(config.side, "s", "wall", "wall 3")}
-    assert [sample[6] for sample in taken if sample[0] == mine[0].name] == list(range(2 * len(places)))
+    assert {sample[1:2] + sample[3:5] + sample[6:] for sample in taken} == {(config.side, "s", "wall", 3)}
+    assert [sample[5] for sample in taken if sample[0] == mine[0].name] == list(range(2 * len(places)))
+
+
+def test_each_goal_speaks_of_what_is_measured():
+    """Its sides run its case by its clock; each case has goals or is told beside them."""
+    cases = {case.name: case.configs for case in CASES}
+    for goal in configs.GOALS:
+        for side in (goal.side, goal.to):
+            config = configs.RUNS[side]
+            assert config.number in cases[goal.case], goal
+            assert goal.clock in (*configs.emulated_clocks(config), "wall"), goal
+    assert {goal.case for goal in configs.GOALS} == set(cases)
+
+
+def test_each_run_is_on_a_server_of_its_own(monkeypatch):
+    """All configurations by all clocks, in an order by chance; a quick one by own instructions only."""
+    seen: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(configs, "build", lambda _: b"")
+    monkeypatch.setattr(configs, "on_server", lambda _, __, config, clock, order: seen.append((config.side, clock, order)))
+    for quick in (False, True):
+        header = SimpleNamespace(seed=1, quick=quick)
+        recorder = SimpleNamespace(
+            header=header,
+            pick=lambda full, less: 1,
+            missing=lambda *_: ["machine 1"],
+            machine=lambda *_: contextlib.nullcontext(None),
+        )
+        configs.run(recorder)
+        wanted = [(side, clock) for side, config in configs.RUNS.items() for clock in configs.clocks_of(config)]
+        wanted = [one for one in wanted if not quick or one[1] == OWN]
+        assert sorted(one[:2] for one in seen) == sorted(wanted)
+        assert [one[:2] for one in seen] != wanted
+        assert [one[2] for one in seen] == list(range(len(wanted)))
+        seen.clear()
