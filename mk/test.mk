@@ -35,7 +35,7 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: a benchmark's, here for its tests.
-$(BUILD)/bin/eval: bench/micro/eval.c bench/rig/marker.h
+$(BUILD)/bin/eval: bench/micro/eval.c bench/micro/words.h bench/rig/marker.h
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 

@@ -30,18 +30,14 @@
 #define _GNU_SOURCE
 #include <cpuid.h>
 #include <emmintrin.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../rig/marker.h"
+#define PROGRAM	"eval"
+#define USAGE	"eval io=N register=N copy=N bytes=N repeats=N file=PATH align=N direct=0|1 " \
+		"copy_by=memcpy|loop seed=N label=N at=now|stdin|tsc:N|realtime:NS"
+#include "words.h"
 
 #define BUFFER_ALIGN	4096
 #define RATE_NS		200000000
@@ -54,19 +50,14 @@ static struct {
 	.bytes = 262144, .repeats = 10, .align = 4096, .direct = 1, .seed = 1, .copy_by = "memcpy", .at = "now",
 };
 
-static const struct {
-	const char *key;
-	uint64_t *value, least, most;
-} numbers[] = {
+static const struct number numbers[] = {
 	{ "io", &ask.io, 0, UINT64_MAX }, { "register", &ask.registers, 0, UINT64_MAX },
 	{ "copy", &ask.copy, 0, UINT64_MAX }, { "bytes", &ask.bytes, 16, 1ull << 30 },
 	{ "repeats", &ask.repeats, 1, UINT32_MAX }, { "align", &ask.align, 1, 1ull << 30 },
 	{ "direct", &ask.direct, 0, 1 }, { "seed", &ask.seed, 1, UINT64_MAX },
-	{ "label", &ask.label, 0, MARKER_LABELS - 1 },
+	{ "label", &ask.label, 0, MARKER_LABELS - 1 }, { 0 },
 };
-static const struct {
-	const char *key, **value;
-} texts[] = { { "file", &ask.file }, { "copy_by", &ask.copy_by }, { "at", &ask.at } };
+static const struct text texts[] = { { "file", &ask.file }, { "copy_by", &ask.copy_by }, { "at", &ask.at }, { 0 } };
 
 struct moment {
 	uint64_t tsc;
@@ -76,71 +67,6 @@ struct moment {
 static int fd = -1;
 static uint64_t places, random_state;
 static char *from, *to;
-
-static void __attribute__((noreturn, format(printf, 1, 2))) usage(const char *why, ...)
-{
-	va_list list;
-
-	va_start(list, why);
-	fputs("eval: ", stderr);
-	vfprintf(stderr, why, list);
-	fputs("\nusage: eval io=N register=N copy=N bytes=N repeats=N file=PATH align=N direct=0|1 "
-	      "copy_by=memcpy|loop seed=N label=N at=now|stdin|tsc:N|realtime:NS\n", stderr);
-	exit(2);
-}
-
-static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *why, ...)
-{
-	va_list list;
-
-	va_start(list, why);
-	fputs("eval: ", stderr);
-	vfprintf(stderr, why, list);
-	fputs("\n", stderr);
-	exit(1);
-}
-
-static uint64_t to_number(const char *key, const char *text)
-{
-	char *end;
-	uint64_t value;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || errno)
-		usage("%s=%s: a number is wanted", key, text);
-	return value;
-}
-
-static void take(const char *word)
-{
-	const char *value = strchr(word, '=');
-	size_t length = value ? (size_t)(value - word) : 0;
-
-	for (size_t i = 0; value && i < sizeof(numbers) / sizeof(*numbers); i++) {
-		if (strlen(numbers[i].key) != length || strncmp(numbers[i].key, word, length))
-			continue;
-		*numbers[i].value = to_number(numbers[i].key, value + 1);
-		if (*numbers[i].value < numbers[i].least || *numbers[i].value > numbers[i].most)
-			usage("%s: from %" PRIu64 " to %" PRIu64, word, numbers[i].least, numbers[i].most);
-		return;
-	}
-	for (size_t i = 0; value && i < sizeof(texts) / sizeof(*texts); i++) {
-		if (strlen(texts[i].key) == length && !strncmp(texts[i].key, word, length)) {
-			*texts[i].value = value + 1;
-			return;
-		}
-	}
-	usage("%s: no such setting", word);
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
 
 /* After all instructions before it, and before all behind it. */
 static inline struct moment now(void)
@@ -266,17 +192,6 @@ static void do_copy(void)
 	}
 }
 
-#define CASE(n)	case n: MARKER(n); break;
-static __attribute__((noinline)) void mark(unsigned int number)
-{
-	switch (number) {
-	CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
-	CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(15)
-	CASE(16) CASE(17) CASE(18) CASE(19) CASE(20) CASE(21) CASE(22) CASE(23)
-	CASE(24) CASE(25) CASE(26) CASE(27) CASE(28) CASE(29) CASE(30) CASE(31)
-	}
-}
-
 /* Sleeps until shortly before, then spins: it is there when the time comes. */
 static void wait_until(uint64_t (*clock)(void), uint64_t time, uint64_t spin)
 {
@@ -337,7 +252,7 @@ int main(int argc, char **argv)
 	uint64_t file_bytes = 0, tsc_hz;
 
 	for (int i = 1; i < argc; i++)
-		take(argv[i]);
+		take(argv[i], numbers, texts);
 	check_settings();
 	check_rdtscp();
 	/* Each line is one write, and is out before the next repeat. */
