@@ -16,6 +16,7 @@ import figures_configs
 import figures_moves
 import figures_network
 import figures_partition
+import figures_ready
 import figures_start
 from made_data import HEADER
 from report import run
@@ -30,6 +31,7 @@ from rig.markers import Stretch
 MODULES = {
     "configs": figures_configs,
     "start": figures_start,
+    "ready": figures_ready,
     "partition": figures_partition,
     "network": figures_network,
     "moves": figures_moves,
@@ -76,6 +78,14 @@ class Played:
             return "init 2700000\nloaded 2500000"
         if command == figures_start.START_GUEST:
             return "init 9800000"
+        if command == figures_ready.START:
+            return "called 1000000000000\nmintd 1006500000000"
+        if command == figures_ready.LOOK:
+            return (
+                "now 1012000000000 1012000000100\nlogged 11.0\ninit 0.96\nservices 1003.5\nlibvirt 1009.9\nready 1011.2"
+            )
+        if command == "date +%s%N":
+            return "1013000000000"
         what = re.search(r"/root/measure (\w+)", command)[1]
         return f"measure {what} 288.1"
 
