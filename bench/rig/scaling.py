@@ -44,7 +44,8 @@ def words(line: str) -> dict[str, int | str]:
 def read(text: str) -> Scaling:
     """One run. Raises RigError if it is not whole, or a thread did not do what it was asked for."""
     lines = text.splitlines()
-    of = {what: [words(line) for line in lines if line.startswith(f"scale {what}")] for what in ("setting", "thread", "done")}
+    kinds = ("setting", "thread", "done")
+    of = {kind: [words(line) for line in lines if line.startswith(f"scale {kind}")] for kind in kinds}
     if len(of["setting"]) != 1 or len(of["done"]) != 1:
         raise RigError(f"no whole run of scale:\n{text[-2000:]}")
     (setting,), (done,) = of["setting"], of["done"]

@@ -17,6 +17,7 @@ import figures_moves
 import figures_network
 import figures_partition
 import figures_ready
+import figures_scaling
 import figures_start
 from made_data import HEADER
 from report import run
@@ -27,6 +28,7 @@ from report.summary import Summary, summarise
 from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
 from rig.markers import Stretch
+from rig.scaling import Scaling, Thread
 
 MODULES = {
     "configs": figures_configs,
@@ -35,6 +37,7 @@ MODULES = {
     "partition": figures_partition,
     "network": figures_network,
     "moves": figures_moves,
+    "scaling": figures_scaling,
 }
 
 
@@ -98,7 +101,12 @@ class Played:
     def run(self, *_, **__) -> None:
         """Nothing is to be seen of it."""
 
-    wait = wait_ready = wait_state = mintctl = run
+    wait = wait_ready = wait_state = mintctl = remove_all = run
+    console = SimpleNamespace(mark=lambda: 0)
+
+    def node(self, _: int) -> "Played":
+        """All nodes are alike."""
+        return self
 
     def add(self, plan, *_) -> dict:
         """mintctl node add."""
@@ -106,7 +114,7 @@ class Played:
 
     def ledger(self) -> SimpleNamespace:
         """Free blocks."""
-        return SimpleNamespace(owned=lambda *_: [str(n) for n in range(12)])
+        return SimpleNamespace(owned=lambda *_: [str(n) for n in range(12)], memory_bytes=lambda *_: 1 << 30)
 
     zero = one = two = property(lambda self: self)
 
@@ -144,6 +152,22 @@ def played_places(server: Played, config: figures_configs.Config, _: bytes):
     return contextlib.nullcontext([PlayedPlace(server, core) for core in figures_configs.WORKERS[: config.places]])
 
 
+@contextlib.contextmanager
+def played_kernels(server: Played, layout: figures_scaling.Layout, _: bytes):
+    yield [figures_scaling.Place(server, plan.cpus, plan.cpus) for plan in layout.plans]
+
+
+def played_together(places: list[figures_scaling.Place], words: str) -> list[Scaling]:
+    """Each thread makes ten calls in a microsecond, with 500 instructions."""
+    repeats = int(re.search(r"repeats=(\d+)", words)[1])
+    for place in places:
+        place.node.stretches += [Stretch(core, figures_scaling.LABEL, 500) for core in place.cores] * repeats
+    return [
+        Scaling({}, [[Thread(n, at, cpu, 10, 1000) for at, cpu in enumerate(place.cpus)] for n in range(1, repeats + 1)])
+        for place in places
+    ]
+
+
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is booted."""
@@ -157,6 +181,11 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
+    monkeypatch.setattr(figures_scaling, "kernels", played_kernels)
+    monkeypatch.setattr(figures_scaling, "together", played_together)
+    # Played free memory is 2 GiB; node 0's, the others'.
+    monkeypatch.setattr(figures_scaling, "mem_total_mib", lambda _, number, mark=0: 300.0 if number else 2000.0)
+    monkeypatch.setattr(figures_scaling, "area_mib", lambda ids: 36.0 * ids)
     monkeypatch.setattr(figures_partition, "SLICE_S", 0)
     monkeypatch.setattr(figures_partition, "accel", SimpleNamespace(use_kvm=lambda: False))
 
@@ -199,7 +228,7 @@ def test_each_group_gives_what_its_goals_and_figures_speak_of(rig, tmp_path: Pat
         assert {s.side for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} <= set(picture.figure.sides)
         assert {s.unit for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} == {picture.figure.unit}
     for verdict in found.verdicts:
-        if EMULATOR not in verdict.goal.where and verdict.goal.clock == "wall" and group == "configs":
+        if EMULATOR not in verdict.goal.where and verdict.goal.clock == "wall" and group in ("configs", "scaling"):
             assert (verdict.word, verdict.found) == (NOT_HERE, None)  # with KVM that is its only clock
             continue
         assert verdict.found and verdict.found.machines >= 5 and verdict.word != OPEN, verdict
