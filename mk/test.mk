@@ -35,7 +35,8 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
-$(BUILD)/bin/eval $(BUILD)/bin/scale: $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h
+MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor)
+$(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
@@ -68,7 +69,7 @@ $(BUILD)/bin/promtool: bench/scripts/fetch-promtool | setup
 $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/node.squashfs
 	@$< $(BUILD)/images/node.squashfs $@
 
-rig-check: rig-agent $(addprefix $(BUILD)/bin/,qemu-faults count-test eval scale) $(BUILD)/qemu ## the rig's own tests and the report's, without the server
+rig-check: rig-agent $(addprefix $(BUILD)/bin/,qemu-faults count-test) $(MICRO) $(BUILD)/qemu ## the rig's own tests and the report's, without the server
 	@$(RIG) -m pytest -q bench/rig/tests bench/report/tests
 
 qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?

@@ -80,7 +80,7 @@ static void take(const char *word, const struct number *numbers, const struct te
 	usage("%s: no such setting", word);
 }
 
-static uint64_t clock_ns(clockid_t clock)
+static inline uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec t;
 
@@ -89,7 +89,7 @@ static uint64_t clock_ns(clockid_t clock)
 }
 
 #define MARK_CASE(n)	case n: MARKER(n); break;
-static __attribute__((noinline)) void mark(unsigned int number)
+static __attribute__((noinline, unused)) void mark(unsigned int number)
 {
 	switch (number) {
 	MARK_CASE(0) MARK_CASE(1) MARK_CASE(2) MARK_CASE(3) MARK_CASE(4) MARK_CASE(5) MARK_CASE(6) MARK_CASE(7)
@@ -97,4 +97,13 @@ static __attribute__((noinline)) void mark(unsigned int number)
 	MARK_CASE(16) MARK_CASE(17) MARK_CASE(18) MARK_CASE(19) MARK_CASE(20) MARK_CASE(21) MARK_CASE(22) MARK_CASE(23)
 	MARK_CASE(24) MARK_CASE(25) MARK_CASE(26) MARK_CASE(27) MARK_CASE(28) MARK_CASE(29) MARK_CASE(30) MARK_CASE(31)
 	}
+}
+
+/* The places of reads; the state is not 0. */
+static inline uint64_t random_of(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
 }
