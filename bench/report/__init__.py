@@ -15,5 +15,5 @@ tables     tables in documents, between marks
 run        the command line
 
 Dependencies point up in this list. What measures is beside it: a module bench/figures_GROUP.py
-has run(recorder), GOALS and FIGURES.
+has run(recorder), GOALS and FIGURES, and may have HEATMAPS.
 """

@@ -2,6 +2,7 @@
 """What a group says of its pictures, and how numbers are written: pure."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from report.goals import EMULATOR, SERVER
@@ -36,6 +37,30 @@ class Figure:
         return self.sides.get(side, side)
 
 
+@dataclass(frozen=True)
+class HeatMap:
+    """Many comparisons at once, as a grid: a cell is side ÷ to of a case, or, without to, the side's values.
+
+    A column is a pair: the head that it shares with its neighbours, and its own name.
+    """
+
+    group: str
+    case: str  # what it is called among the group's
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    cells: Mapping[tuple[str, tuple[str, str]], tuple[str, str]]  # by row and column: case and side
+    to: str | None
+    clock: str = "wall"
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return "-".join((self.group, self.case, self.clock, "map")).replace(" ", "-")
+
+
 def number(value: float | None) -> str:
     """Three digits at least; "–" if there is none."""
     if value is None:
@@ -46,6 +71,14 @@ def number(value: float | None) -> str:
     if size < 0.001:
         return f"{value:.1e}"
     return f"{value:.{2 if size >= 10 else 3 if size >= 0.1 else 4}f}".rstrip("0").rstrip(".")
+
+
+def short(value: float | None) -> str:
+    """Three digits at most before they are whole numbers: of a grid's cell."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    return f"{value:.{0 if size >= 100 or value == 0 else 1 if size >= 10 else 2}f}"
 
 
 def written(found: Interval | None) -> str:

@@ -7,7 +7,7 @@ from statistics import median
 
 from report.figure import number, written
 from report.goals import HOLDS, MISSED, NOT_HERE, OPEN, Verdict, doubts
-from report.summary import Picture, Summary
+from report.summary import Grid, Picture, Summary
 
 SIGNS = {HOLDS: "✔", MISSED: "✘", OPEN: "?", NOT_HERE: "–"}
 STYLE = """
@@ -107,8 +107,32 @@ def picture_part(summary: Summary, picture: Picture, svg: str) -> str:
     ])  # fmt: skip
 
 
+def grid_part(summary: Summary, grid: Grid, svg: str) -> str:
+    """One heat map with all that belongs to it."""
+    heatmap = grid.heatmap
+    what = f"side ÷ {heatmap.to}" if heatmap.to else heatmap.unit
+    rows = [
+        [row, *column, *heatmap.cells[row, column], written(found), str(found.machines), str(found.samples)]
+        for (row, column), found in grid.cells.items()
+    ]
+    heads = ["", "", "", "case", "side", f"{what}, middle of machines [95 %]", "machines", "samples"]
+    facts = (
+        f"each cell: {what}, the middle of the machines; the darker, the more; –: not measured · clock: {heatmap.clock}"
+        f" · commit {summary.header.tree} · make report G={heatmap.group} · rows of data.csv: those of its cases"
+    )
+    return "\n".join([
+        f'<figure id="{escape(heatmap.name)}"><h3>{escape(heatmap.title)}</h3>',
+        f"<p>{escape(heatmap.note)}</p>" if heatmap.note else "",
+        inline(svg, heatmap.name),
+        f'<figcaption class="facts">{escape(facts)}</figcaption>',
+        f"<details><summary>Each cell</summary>{table(heads, rows, {6: 'n', 7: 'n'})}</details>",
+        "</figure>",
+    ])  # fmt: skip
+
+
 def page(summary: Summary, pictures: dict[str, str]) -> str:
-    """The whole page; pictures: SVG by the figure's name."""
+    """The whole page; pictures: SVG by the name of the figure or heat map. A group's heat maps stand before its
+    figures."""
     header = summary.header
     facts = [
         ["commit", header.commit + (f" and changes {header.dirty}" if header.dirty else "")],
@@ -143,6 +167,9 @@ def page(summary: Summary, pictures: dict[str, str]) -> str:
     for picture in summary.pictures:
         if picture.figure.group != group:
             group = picture.figure.group
-            parts += [f"<h2>{escape(group)}</h2>", KEY]
+            parts.append(f"<h2>{escape(group)}</h2>")
+            grids = [grid for grid in summary.grids if grid.heatmap.group == group]
+            parts += [grid_part(summary, grid, pictures[grid.heatmap.name]) for grid in grids]
+            parts.append(KEY)
         parts.append(picture_part(summary, picture, pictures[picture.figure.name]))
     return "\n".join([*parts, "</body></html>"]) + "\n"

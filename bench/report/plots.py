@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures, by matplotlib: the same data draw the same bytes, and grey paper shows all of it.
 
-Machines differ by marker, goals' bounds are hatched; no colour carries a meaning.
+Machines differ by marker, goals' bounds are hatched; no colour carries a meaning. A heat map
+has the number in each cell, and its grey says the same.
 """
 
 import io
+import itertools
+import math
 from statistics import median
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from report.figure import number
-from report.summary import Picture
+from report.figure import number, short
+from report.summary import Grid, Picture
 
 STYLE = {
     "svg.hashsalt": "mint",  # names of parts inside a picture come of it, and by default of chance
@@ -29,6 +33,9 @@ MARKERS = "osD^vP*X<>ph"
 DARK, MIDDLE, LIGHT = "#202020", "#6a6a6a", "#c8c8c8"
 # From here on an axis is a logarithm's: the smaller values would lie on one another.
 SPAN_FOR_LOG = 20
+# Cells of a heat map: inches, and from where on they are as dark as they get: a ratio, values of another unit.
+CELL_WIDTH, CELL_HEIGHT, SIDE_LABELS = 0.4, 0.3, 1.9
+DARK_RATIO, DARK_VALUE = 10, 1000
 
 
 def marker_of(machines: list[str]) -> dict[str, str]:
@@ -120,19 +127,61 @@ def draw(picture: Picture) -> Canvas:
     return canvas
 
 
-def svg(picture: Picture) -> str:
+def darkness(value: float, is_ratio: bool) -> float:
+    """Of a heat map's cell, from 0 to 1, by the logarithm: a ratio of 1 and a value of 0 are white, and so is less."""
+    by = math.log(max(value, 1)) / math.log(DARK_RATIO) if is_ratio else math.log1p(max(value, 0)) / math.log1p(DARK_VALUE)
+    return min(by, 1.0)
+
+
+def draw_grid(grid: Grid) -> Canvas:
+    """A heat map. Raises ValueError if there is nothing to draw."""
+    heatmap = grid.heatmap
+    if not grid.cells:
+        raise ValueError(f"{heatmap.name}: no samples to draw")
+    rows, columns = heatmap.rows, heatmap.columns
+    size = (SIDE_LABELS + CELL_WIDTH * len(columns), 1.6 + CELL_HEIGHT * len(rows))
+    canvas = Canvas(figsize=size, layout="constrained")
+    axes = canvas.subplots()
+    for (row, name), (place, column) in itertools.product(enumerate(rows), enumerate(columns)):
+        found = grid.cells.get((name, column))
+        dark = darkness(found.middle, heatmap.to is not None) if found else 0.0
+        axes.add_patch(Rectangle((place, row), 1, 1, facecolor=str(1 - 0.8 * dark), edgecolor=LIGHT, linewidth=0.5))
+        axes.text(place + 0.5, row + 0.5, short(found.middle) if found else "–", ha="center", va="center", fontsize=7,
+                  color="white" if dark > 0.55 else DARK)  # fmt: skip
+    for head, some in itertools.groupby(range(len(columns)), key=lambda place: columns[place][0]):
+        places = list(some)
+        axes.text((places[0] + places[-1] + 1) / 2, -0.25, head.replace(", ", ",\n"), ha="center", va="bottom", fontsize=8)
+        axes.plot([places[-1] + 1] * 2, [0, len(rows)], color=DARK, linewidth=0.9)
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(len(rows), -1.4)
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], [own for _, own in columns], rotation=90)
+    axes.set_yticks([row + 0.5 for row in range(len(rows))], rows)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return canvas
+
+
+def _drawn(picture: Picture | Grid) -> tuple[Canvas, str]:
+    """With its title."""
+    if isinstance(picture, Grid):
+        return draw_grid(picture), picture.heatmap.title
+    return draw(picture), picture.figure.title
+
+
+def svg(picture: Picture | Grid) -> str:
     """The picture as SVG, without a date."""
     with rc_context(STYLE):
-        canvas = draw(picture)
+        canvas, title = _drawn(picture)
         data = io.StringIO()
-        FigureCanvasSVG(canvas).print_svg(data, metadata={"Date": None, "Creator": None, "Title": picture.figure.title})
+        FigureCanvasSVG(canvas).print_svg(data, metadata={"Date": None, "Creator": None, "Title": title})
     return "\n".join(line.rstrip() for line in data.getvalue().splitlines()) + "\n"
 
 
-def png(picture: Picture) -> bytes:
+def png(picture: Picture | Grid) -> bytes:
     """The picture as PNG."""
     with rc_context(STYLE):
-        canvas = draw(picture)
+        canvas, _ = _drawn(picture)
         canvas.set_dpi(144)
         data = io.BytesIO()
         FigureCanvasAgg(canvas).print_png(data, metadata={"Software": None})

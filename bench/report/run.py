@@ -35,7 +35,7 @@ OUT = paths.BUILD / "report"
 
 
 def module(group: str):
-    """What measures a group: run(recorder), GOALS, FIGURES."""
+    """What measures a group: run(recorder), GOALS, FIGURES, and HEATMAPS if it has some."""
     return importlib.import_module(f"figures_{group}")
 
 
@@ -86,12 +86,17 @@ def draw(folder: Path, data: DataSet) -> Summary:
     """All files of a report but its data."""
     # All of them: a reader is to see what was not measured.
     modules = [module(group) for group in GROUPS]
-    summary = summarise(data, [g for m in modules for g in m.GOALS], [f for m in modules for f in m.FIGURES])
+    summary = summarise(
+        data,
+        [goal for one in modules for goal in one.GOALS],
+        [figure for one in modules for figure in one.FIGURES],
+        [heatmap for one in modules for heatmap in getattr(one, "HEATMAPS", ())],
+    )
     for old in [*folder.glob("*.svg"), *folder.glob("*.png")]:
         old.unlink()
     pictures = {}
-    for picture in summary.pictures:
-        name = picture.figure.name
+    named = {picture.figure.name: picture for picture in summary.pictures}
+    for name, picture in (named | {grid.heatmap.name: grid for grid in summary.grids}).items():
         pictures[name] = plots.svg(picture)
         (folder / f"{name}.svg").write_text(pictures[name])
         (folder / f"{name}.png").write_bytes(plots.png(picture))

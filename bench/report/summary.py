@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from report.figure import Figure
+from report.figure import Figure, HeatMap
 from report.goals import EMULATOR, SERVER, Goal, Verdict, doubts, judge, values
 from report.samples import DataSet, Header, Sample
-from report.stats import Interval, by_machine, interval, percentile
+from report.stats import Interval, by_machine, interval, percentile, ratios
 
 PERCENTILES = (0.9, 0.99, 0.999)
 
@@ -39,6 +39,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A heat map with what there is for it; cells that were not measured are not there."""
+
+    heatmap: HeatMap
+    cells: dict[tuple[str, tuple[str, str]], Interval]
+
+
+@dataclass(frozen=True)
 class Summary:
     """Everything."""
 
@@ -48,6 +56,7 @@ class Summary:
     pictures: list[Picture]
     rows: list[Sample]  # in the order of the pictures
     cut: dict[tuple[str, str], str] = field(default_factory=dict)
+    grids: list[Grid] = field(default_factory=list)
 
 
 def place_of(header: Header) -> str:
@@ -66,8 +75,25 @@ def side_of(figure: Figure, side: str, samples: list[Sample]) -> Side:
     )  # fmt: skip
 
 
-def summarise(data: DataSet, goals: Iterable[Goal], figures: Iterable[Figure]) -> Summary:
-    """The summary of a data set. What no figure speaks of has one of its own; figures without samples have none."""
+def grid_of(heatmap: HeatMap, cases: dict[tuple[str, str, str], list[Sample]]) -> Grid:
+    """A heat map, filled in."""
+    found = {}
+    for place, (case, side) in heatmap.cells.items():
+        samples = cases.get((heatmap.group, case, heatmap.clock), [])
+        if heatmap.to is None:
+            values = by_machine(sample for sample in samples if sample.side == side)
+        else:
+            values = ratios(samples, side, heatmap.to)
+        if (middle := interval(values)) is not None:
+            found[place] = middle
+    return Grid(heatmap, found)
+
+
+def summarise(
+    data: DataSet, goals: Iterable[Goal], figures: Iterable[Figure], heatmaps: Iterable[HeatMap] = ()
+) -> Summary:
+    """The summary of a data set. What no figure speaks of has one of its own; figures and heat maps without samples
+    have none."""
     place = place_of(data.header)
     verdicts = [judge(goal, data.samples, place) for goal in goals]
     cases: dict[tuple[str, str, str], list[Sample]] = {}
@@ -90,7 +116,8 @@ def summarise(data: DataSet, goals: Iterable[Goal], figures: Iterable[Figure]) -
         sides = [side_of(figure, name, these) for name, these in taken.items() if these]
         pictures.append(Picture(figure, sides, ratios, len(rows) + 1, len(rows) + len(samples)))
         rows += samples
-    return Summary(data.header, place, verdicts, pictures, rows, data.cut)
+    grids = [grid for grid in (grid_of(heatmap, cases) for heatmap in heatmaps) if grid.cells]
+    return Summary(data.header, place, verdicts, pictures, rows, data.cut, grids)
 
 
 def as_json(summary: Summary) -> dict:
@@ -129,5 +156,18 @@ def as_json(summary: Summary) -> dict:
                 ],
             }
             for picture in summary.pictures
+        ],
+        "maps": [
+            {
+                "name": grid.heatmap.name,
+                "group": grid.heatmap.group,
+                "title": grid.heatmap.title,
+                "clock": grid.heatmap.clock,
+                "cells": [
+                    {"row": row, "column": " · ".join(column), "found": asdict(found)}
+                    for (row, column), found in grid.cells.items()
+                ],
+            }
+            for grid in summary.grids
         ],
     }  # fmt: skip
