@@ -14,6 +14,9 @@
  *   unlink    makes and removes files in one folder, dir=; counts them
  *   tlb       takes rights from pages, and pages away, in one address space for all threads,
  *             so that CPUs have to tell each other; counts calls
+ *   toggle    writes 0 and 1 to file= by turns: a switch of the kernel, which is left as it
+ *             was. The kernel patches its text for some, and stops or starts a core for
+ *             others; counts writes
  *
  *   threads=  of which each does that (default: 1; fork, unlink, tlb: 2; disk: 4)
  *   seconds=0 how long; 0: until SIGTERM or SIGINT
@@ -36,7 +39,7 @@
 #include <unistd.h>
 
 #define PROGRAM	"aggressor"
-#define USAGE	"aggressor cpu|memory|disk|fork|reclaim|unlink|tlb threads=N seconds=N file=PATH dir=PATH bytes=N direct=0|1"
+#define USAGE	"cpu|memory|disk|fork|reclaim|unlink|tlb|toggle threads=N seconds=N file=PATH dir=PATH bytes=N direct=0|1"
 #include "words.h"
 
 #define THREADS_MOST	64
@@ -53,11 +56,11 @@ static struct {
 	const char *file, *dir;
 } ask = { .direct = 1 };
 
-static const struct number numbers[] = {
+static const struct number_word numbers[] = {
 	{ "threads", &ask.threads, 1, THREADS_MOST }, { "seconds", &ask.seconds, 0, UINT32_MAX },
 	{ "bytes", &ask.bytes, PAGE, 1 << 30 }, { "direct", &ask.direct, 0, 1 }, { NULL },
 };
-static const struct text texts[] = { { "file", &ask.file }, { "dir", &ask.dir }, { NULL } };
+static const struct text_word texts[] = { { "file", &ask.file }, { "dir", &ask.dir }, { NULL } };
 
 /* Alone on its cache line: counting is not to be what disturbs. */
 static struct worker {
@@ -229,6 +232,24 @@ static void tlb(struct worker *worker)
 	} while (goes_on(worker, calls + 1));
 }
 
+static void toggle(struct worker *worker)
+{
+	int fd = open(ask.file, O_RDWR);
+	char was, value;
+
+	if (fd < 0 || pread(fd, &was, 1, 0) != 1)
+		die("%s: %s", ask.file, fd < 0 ? strerror(errno) : "cannot be read");
+	if (was != '0' && was != '1')
+		die("%s: has '%c', neither 0 nor 1", ask.file, was);
+	value = was;
+	do {
+		value = value == '0' ? '1' : '0';
+		if (pwrite(fd, &value, 1, 0) != 1)
+			die("%s: %c cannot be written: %s", ask.file, value, strerror(errno));
+	} while (goes_on(worker, 1) || value != was);
+	close(fd);
+}
+
 static const struct mode {
 	const char *name, *unit;
 	void (*work)(struct worker *worker);
@@ -242,6 +263,7 @@ static const struct mode {
 	{ .name = "reclaim", .unit = "pages", .work = reclaim, .threads = 1, .file = true },
 	{ .name = "unlink", .unit = "files", .work = unlink_files, .threads = 2, .dir = true },
 	{ .name = "tlb", .unit = "calls", .work = tlb, .threads = 2 },
+	{ .name = "toggle", .unit = "writes", .work = toggle, .threads = 1, .file = true },
 	{ .name = NULL },
 }, *mode;
 
@@ -282,13 +304,15 @@ static void take_all(int argc, char **argv)
 	if (!mode->name)
 		usage("%s: no such mode", *name ? name : "nothing");
 	for (int i = 2; i < argc; i++)
-		take(argv[i], numbers, texts);
+		take_word(argv[i], numbers, texts);
 	ask.threads = ask.threads ? ask.threads : mode->threads;
 	ask.bytes = ask.bytes ? ask.bytes : mode->bytes;
 	if (mode->file && !ask.file)
 		usage("%s wants file=PATH", mode->name);
 	if (mode->dir && !ask.dir)
 		usage("%s wants dir=PATH", mode->name);
+	if (mode->work == toggle && ask.threads != 1)
+		usage("toggle is for one thread");
 	if (ask.bytes % 512)
 		usage("bytes=%" PRIu64 " is no multiple of 512", ask.bytes);
 }
@@ -301,7 +325,8 @@ int main(int argc, char **argv)
 
 	take_all(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (mode->file)
+	/* Switches have no end to look for. */
+	if (mode->file && mode->work != toggle)
 		check_file();
 	printf("aggressor setting mode=%s threads=%" PRIu64 " seconds=%" PRIu64 " bytes=%" PRIu64 " direct=%" PRIu64 " unit=%s"
 	       " dir=%s file=%s\n", mode->name, ask.threads, ask.seconds, ask.bytes, ask.direct, mode->unit,
@@ -311,24 +336,24 @@ int main(int argc, char **argv)
 	sigaddset(&end, SIGTERM);
 	sigaddset(&end, SIGINT);
 	sigprocmask(SIG_BLOCK, &end, NULL);
-	begin_ns = clock_ns(CLOCK_MONOTONIC);
+	begin_ns = now_ns();
 	for (unsigned int i = 0; i < ask.threads; i++) {
 		workers[i].number = i;
 		if (pthread_create(&workers[i].thread, NULL, run, &workers[i]))
 			die("thread %u: %s", i, strerror(errno));
 	}
 	while (!count()) {
-		if (sigtimedwait(&end, NULL, &look) > 0 || clock_ns(CLOCK_MONOTONIC) - begin_ns > BEGIN_S * 1000000000ull)
+		if (sigtimedwait(&end, NULL, &look) > 0 || now_ns() - begin_ns > BEGIN_S * 1000000000ull)
 			die("%s: nothing was done", mode->name);
 	}
 	puts("aggressor begun");
 	while (sigtimedwait(&end, NULL, &second) < 0)
-		if (ask.seconds && clock_ns(CLOCK_MONOTONIC) - begin_ns >= ask.seconds * 1000000000ull)
+		if (ask.seconds && now_ns() - begin_ns >= ask.seconds * 1000000000ull)
 			break;
 	atomic_store(&stop, true);
 	for (unsigned int i = 0; i < ask.threads; i++)
 		pthread_join(workers[i].thread, NULL);
 	done = count();
-	printf("aggressor done count=%" PRIu64 " took_ns=%" PRIu64 "\n", done, clock_ns(CLOCK_MONOTONIC) - begin_ns);
+	printf("aggressor done count=%" PRIu64 " took_ns=%" PRIu64 "\n", done, now_ns() - begin_ns);
 	return 0;
 }

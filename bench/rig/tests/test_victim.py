@@ -19,7 +19,7 @@ from rig.victim import Suffered, done, one, suffered, width_ns
 
 HERE = Path(__file__).resolve().parent
 CPU = str(min(os.sched_getaffinity(0)))
-MODES = {"cpu": "", "memory": "bytes=1048576", "disk": "FILE direct=0", "fork": "", "unlink": "DIR", "tlb": ""}
+MODES = {"cpu": "", "memory": "bytes=1048576", "disk": "FILE direct=0", "fork": "", "unlink": "DIR", "tlb": "", "toggle": "SWITCH"}
 
 
 def command(program: Path, words: str) -> list[str]:
@@ -115,8 +115,11 @@ def test_nobody_answers_is_a_failure():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_aggressor_does_something_until_it_is_told_to_end(mode: str, file: str, tmp_path: Path):
-    """Twice as much is more; nothing is left."""
+    """Nothing is left of it, and a switch is as it was."""
     words = MODES[mode].replace("FILE", file).replace("DIR", f"dir={tmp_path}")
+    switch = tmp_path / "switch"
+    switch.write_text("1\n")
+    words = words.replace("SWITCH", f"file={switch}")
     before = sorted(tmp_path.iterdir())
     process = subprocess.Popen(command(paths.AGGRESSOR, f"{mode} {words}"), stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith(f"aggressor setting mode={mode} ")
@@ -124,7 +127,7 @@ def test_aggressor_does_something_until_it_is_told_to_end(mode: str, file: str, 
     process.send_signal(signal.SIGTERM)
     assert done(process.communicate()[0]) >= 1
     assert process.returncode == 0
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(tmp_path.iterdir()) == before and switch.read_text() == "1\n"
 
 
 def test_aggressor_ends_after_its_seconds():
@@ -154,6 +157,7 @@ def test_aggressor_ends_after_its_seconds():
     ("AGGRESSOR", "disk", "disk wants file"),
     ("AGGRESSOR", "reclaim", "reclaim wants file"),
     ("AGGRESSOR", "unlink", "unlink wants dir"),
+    ("AGGRESSOR", "toggle file=/x threads=2", "toggle is for one thread"),
     ("AGGRESSOR", "disk file=/x bytes=5000", "no multiple of 512"),
 ])  # fmt: skip
 def test_bad_words_are_usage_errors(program: str, words: str, why: str):
@@ -171,6 +175,7 @@ def test_bad_words_are_usage_errors(program: str, words: str, why: str):
     ("AGGRESSOR", "disk direct=0 bytes=2097152 FILE", "less than one read"),
     ("AGGRESSOR", "reclaim FILE", "nothing would be taken back"),
     ("AGGRESSOR", "unlink dir=/missing", "No such file"),
+    ("AGGRESSOR", "toggle file=/proc/version", "neither 0 nor 1"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_a_failure(program: str, words: str, why: str, file: str):
     """Status 1."""
