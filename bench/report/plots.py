@@ -33,6 +33,7 @@ MARKERS = "osD^vP*X<>ph"
 DARK, MIDDLE, LIGHT = "#202020", "#6a6a6a", "#c8c8c8"
 # From here on an axis is a logarithm's: the smaller values would lie on one another.
 SPAN_FOR_LOG = 20
+SPAN_FOR_DECADES = 1e4  # its numbers would stand on one another
 # Cells of a heat map: inches, and from where on they are as dark as they get: a ratio, values of another unit.
 CELL_WIDTH, CELL_HEIGHT, SIDE_LABELS = 0.4, 0.3, 1.9
 DARK_RATIO, DARK_VALUE = 10, 1000
@@ -46,7 +47,7 @@ def marker_of(machines: list[str]) -> dict[str, str]:
 def _scale(axes, values: list[float], unit: str) -> None:
     if min(values) > 0 and max(values) / min(values) > SPAN_FOR_LOG:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) / min(values) < SPAN_FOR_DECADES else (1,)))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6))
