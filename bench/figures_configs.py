@@ -50,7 +50,7 @@ WALL, PINNED, COUNTED, OWN = "wall", "pinned", "counted", "own"
 POOL_MIB = 1024 + 1792
 NODE1_MIB, GUEST_MIB = 1024, 256
 DATA_BYTES, LATENCY_NS = 1 << 30, 2_000_000
-DATA_BUSES = (8, 9)
+DATA_BUSES = (8, 9, 10)
 DATA_FUNCTIONS = tuple(f"0000:{bus:02x}:00.0" for bus in DATA_BUSES)
 NODE1 = NodePlan("one", (3, 4), NODE1_MIB, 1, (DISK1, DATA_FUNCTIONS[1]))
 # The cores that work, as the machine numbers them: of the first place, and of the second.
@@ -202,13 +202,13 @@ def clocks_of(config: Config) -> tuple[str, ...]:
     return (WALL,) if accel.use_kvm() else emulated_clocks(config)
 
 
-def data_disk_arguments(index: int) -> list[str]:
+def data_disk_arguments(index: int, latency_ns: int = LATENCY_NS, size_bytes: int = DATA_BYTES) -> list[str]:
     """A data disk behind its own root port: reads give zeroes after a fixed time, whatever the host's disk does."""
     name = f"data{index}"
     return [
         *port(DATA_BUSES[index]),
         "-object", f"iothread,id={name}-thread",
-        "-blockdev", f"driver=null-co,node-name={name},size={DATA_BYTES},latency-ns={LATENCY_NS},read-zeroes=on",
+        "-blockdev", f"driver=null-co,node-name={name},size={size_bytes},latency-ns={latency_ns},read-zeroes=on",
         "-device", f"virtio-blk-pci,drive={name},bus=rp{DATA_BUSES[index]},iothread={name}-thread,serial={serial(index)}",
     ]  # fmt: skip
 
@@ -216,6 +216,16 @@ def data_disk_arguments(index: int) -> list[str]:
 def serial(index: int) -> str:
     """By which a kernel finds the data disk of a place."""
     return f"mint-data{index}"
+
+
+def data_disk(node: Node, index: int) -> str:
+    """What a node calls it. Raises RigError if it does not have it."""
+    disk = node.out(
+        f"for d in /sys/block/*; do [ \"$(cat $d/serial 2>/dev/null)\" = {serial(index)} ] && echo /dev/${{d##*/}}; done; :"
+    )
+    if not re.fullmatch(r"/dev/\w+", disk):
+        raise RigError(f"node {node.number} does not have the data disk {serial(index)}, but {disk!r}")
+    return disk
 
 
 def machine_config(config: Config, clock: str) -> MachineConfig:
@@ -355,11 +365,7 @@ class Prepared:
         cpus = {number: self._cpus(number) for number in self.config.nodes}
         for index, number in enumerate(self.config.guests or self.config.nodes):
             node, core = self.server.node(number), WORKERS[index]
-            disk = node.out(
-                f"for d in /sys/block/*; do [ \"$(cat $d/serial 2>/dev/null)\" = {serial(index)} ] && echo /dev/${{d##*/}}; done; :"
-            )
-            if not re.fullmatch(r"/dev/\w+", disk):
-                raise RigError(f"node {number} does not have the data disk {serial(index)}, but {disk!r}")
+            disk = data_disk(node, index)
             cpu = cpus[number][core]
             if self.config.guests:
                 yield InGuest(self._guest(stack, node, f"eval{index + 1}", cpu, disk), core)

@@ -26,9 +26,15 @@ def put(node: Node, path: str, data: bytes) -> None:
 
 
 def guest_initrd(node: Node, program: bytes) -> str:
-    """The guest image with "measure" in it: cpios may follow one another."""
+    """The guest image with "measure" in it."""
+    return initrd_with(node, {"measure": program})
+
+
+def initrd_with(node: Node, programs: dict[str, bytes]) -> str:
+    """The guest image with these programs in it: cpios may follow one another."""
     node.run("rm -rf /tmp/extra; mkdir -p /tmp/extra/bin")
-    put(node, "/tmp/extra/bin/measure", program)
+    for name, program in programs.items():
+        put(node, f"/tmp/extra/bin/{name}", program)
     node.run("cd /tmp/extra && find . | cpio -o -H newc >../extra.cpio")
     node.run("cat /boot/guest.initrd /tmp/extra.cpio >/tmp/guest.initrd")
     return "/tmp/guest.initrd"
