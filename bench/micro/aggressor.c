@@ -56,11 +56,11 @@ static struct {
 	const char *file, *dir;
 } ask = { .direct = 1 };
 
-static const struct number_word numbers[] = {
+static const struct number numbers[] = {
 	{ "threads", &ask.threads, 1, THREADS_MOST }, { "seconds", &ask.seconds, 0, UINT32_MAX },
 	{ "bytes", &ask.bytes, PAGE, 1 << 30 }, { "direct", &ask.direct, 0, 1 }, { NULL },
 };
-static const struct text_word texts[] = { { "file", &ask.file }, { "dir", &ask.dir }, { NULL } };
+static const struct text texts[] = { { "file", &ask.file }, { "dir", &ask.dir }, { NULL } };
 
 /* Alone on its cache line: counting is not to be what disturbs. */
 static struct worker {
@@ -104,7 +104,7 @@ static void cpu(struct worker *worker)
 
 	do {
 		for (int i = 0; i < 1000000; i++)
-			next_random(&state);
+			random_of(&state);
 		asm volatile("" : : "r"(state));
 	} while (goes_on(worker, 1));
 }
@@ -133,7 +133,7 @@ static void disk(struct worker *worker)
 	int fd = open_file(ask.direct ? O_DIRECT : 0);
 
 	do {
-		off_t place = next_random(&state) % (file_bytes / ask.bytes) * ask.bytes;
+		off_t place = random_of(&state) % (file_bytes / ask.bytes) * ask.bytes;
 
 		if (pread(fd, buffer, ask.bytes, place) != (ssize_t)ask.bytes)
 			die("%s: read of %" PRIu64 " bytes at %jd: %s", ask.file, ask.bytes, (intmax_t)place, strerror(errno));
@@ -304,7 +304,7 @@ static void take_all(int argc, char **argv)
 	if (!mode->name)
 		usage("%s: no such mode", *name ? name : "nothing");
 	for (int i = 2; i < argc; i++)
-		take_word(argv[i], numbers, texts);
+		take(argv[i], numbers, texts);
 	ask.threads = ask.threads ? ask.threads : mode->threads;
 	ask.bytes = ask.bytes ? ask.bytes : mode->bytes;
 	if (mode->file && !ask.file)
@@ -336,24 +336,24 @@ int main(int argc, char **argv)
 	sigaddset(&end, SIGTERM);
 	sigaddset(&end, SIGINT);
 	sigprocmask(SIG_BLOCK, &end, NULL);
-	begin_ns = now_ns();
+	begin_ns = clock_ns(CLOCK_MONOTONIC);
 	for (unsigned int i = 0; i < ask.threads; i++) {
 		workers[i].number = i;
 		if (pthread_create(&workers[i].thread, NULL, run, &workers[i]))
 			die("thread %u: %s", i, strerror(errno));
 	}
 	while (!count()) {
-		if (sigtimedwait(&end, NULL, &look) > 0 || now_ns() - begin_ns > BEGIN_S * 1000000000ull)
+		if (sigtimedwait(&end, NULL, &look) > 0 || clock_ns(CLOCK_MONOTONIC) - begin_ns > BEGIN_S * 1000000000ull)
 			die("%s: nothing was done", mode->name);
 	}
 	puts("aggressor begun");
 	while (sigtimedwait(&end, NULL, &second) < 0)
-		if (ask.seconds && now_ns() - begin_ns >= ask.seconds * 1000000000ull)
+		if (ask.seconds && clock_ns(CLOCK_MONOTONIC) - begin_ns >= ask.seconds * 1000000000ull)
 			break;
 	atomic_store(&stop, true);
 	for (unsigned int i = 0; i < ask.threads; i++)
 		pthread_join(workers[i].thread, NULL);
 	done = count();
-	printf("aggressor done count=%" PRIu64 " took_ns=%" PRIu64 "\n", done, now_ns() - begin_ns);
+	printf("aggressor done count=%" PRIu64 " took_ns=%" PRIu64 "\n", done, clock_ns(CLOCK_MONOTONIC) - begin_ns);
 	return 0;
 }

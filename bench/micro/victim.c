@@ -42,7 +42,6 @@
 #define PROGRAM	"victim"
 #define USAGE	"victim wake=N|read=N|echo=N|answer=1 skip=N period_us=N file=PATH bytes=N direct=0|1 seed=N to=ADDRESS " \
 		"port=N wait_ms=N label=N"
-#include "../rig/marker.h"
 #include "words.h"
 
 #define BUFFER_ALIGN	4096
@@ -100,7 +99,7 @@ static uint64_t do_wake(void)
 
 static uint64_t do_read(void)
 {
-	off_t place = next_random(&random_state) % places * ask.bytes;
+	off_t place = random_of(&random_state) % places * ask.bytes;
 	uint64_t begin = clock_ns(CLOCK_MONOTONIC);
 	ssize_t got = pread(fd, buffer, ask.bytes, place);
 
@@ -182,17 +181,6 @@ static void open_socket(void)
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) || connect(fd, (void *)&there, sizeof(there)))
 		die("%s: %s", ask.to, strerror(errno));
-}
-
-#define CASE(n)	case n: MARKER(n); break;
-static __attribute__((noinline)) void mark(unsigned int number)
-{
-	switch (number) {
-	CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
-	CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(15)
-	CASE(16) CASE(17) CASE(18) CASE(19) CASE(20) CASE(21) CASE(22) CASE(23)
-	CASE(24) CASE(25) CASE(26) CASE(27) CASE(28) CASE(29) CASE(30) CASE(31)
-	}
 }
 
 static void print_histogram(void)

@@ -30,7 +30,7 @@ from report.summary import Summary, as_json, summarise
 from rig import paths
 from rig.errors import RigError
 
-GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "scaling")
+GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "isolation", "scaling")
 OUT = paths.BUILD / "report"
 
 

@@ -13,12 +13,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import figures_configs
+import figures_isolation
 import figures_moves
 import figures_network
 import figures_partition
 import figures_ready
 import figures_scaling
 import figures_start
+from figures_neighbours import Told
 from made_data import HEADER
 from report import run
 from report.goals import EMULATOR, NOT_HERE, OPEN
@@ -29,6 +31,7 @@ from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
 from rig.markers import Stretch
 from rig.scaling import Scaling, Thread
+from rig.victim import Suffered
 
 MODULES = {
     "configs": figures_configs,
@@ -38,6 +41,7 @@ MODULES = {
     "network": figures_network,
     "moves": figures_moves,
     "scaling": figures_scaling,
+    "isolation": figures_isolation,
 }
 
 
@@ -168,6 +172,24 @@ def played_together(places: list[figures_scaling.Place], words: str) -> list[Sca
     ]
 
 
+class PlayedNeighbours:
+    """Suffers the same from all: 50 µs and 500 instructions a round, three interrupts."""
+
+    patches_text = True
+
+    def __init__(self, server: Played) -> None:
+        self.server = server
+
+    def suffer(self, place: str, words: str) -> Told:
+        kind, rounds = words.split()[0].split("=")
+        if "label=" in words:
+            self.server.stretches += [Stretch(figures_isolation.VICTIMS_CORE, 0, 500)] * int(rounds)
+        return Told(Suffered(kind, int(rounds), {49_152: int(rounds)}, 0, 0, 0, int(rounds) * 10**6, 0, 0), {"RES": 3})
+
+    def disturbed(self, name: str, placement: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is booted."""
@@ -178,6 +200,8 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, lambda *_: b"")
     monkeypatch.setattr(figures_configs, "Prepared", played_places)
     monkeypatch.setattr(figures_configs, "Pinned", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(figures_isolation, "neighbours", lambda server, _: contextlib.nullcontext(PlayedNeighbours(server)))
+    monkeypatch.setattr(figures_isolation, "Pinned", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
@@ -197,7 +221,12 @@ def measured(module: ModuleType, path: Path, header=HEADER) -> DataSet:
 
 
 def summary_of(module: ModuleType, data: DataSet) -> Summary:
-    return summarise(data, module.GOALS, module.FIGURES)
+    return summarise(data, module.GOALS, module.FIGURES, getattr(module, "HEATMAPS", ()))
+
+
+def machines_of(module: ModuleType) -> int:
+    """How many a whole run has."""
+    return getattr(module, "MACHINES", 5)
 
 
 def test_groups_are_the_ones_of_make_report():
@@ -213,6 +242,11 @@ def test_each_group_has_a_null_comparison_and_names_that_agree(group: str):
     for goal in module.GOALS:
         sides = figures[goal.group, goal.case, goal.clock].sides
         assert goal.side in sides and (goal.to is None or goal.to in sides), goal
+    for heatmap in getattr(module, "HEATMAPS", ()):
+        for (row, column), (case, side) in heatmap.cells.items():
+            assert row in heatmap.rows and column in heatmap.columns
+            sides = figures[heatmap.group, case, heatmap.clock].sides
+            assert side in sides and (heatmap.to is None or heatmap.to in sides), (heatmap.name, row, column)
     clocks = {goal.clock for goal in module.GOALS}
     assert {goal.clock for goal in module.GOALS if goal.null} == clocks
 
@@ -224,15 +258,17 @@ def test_each_group_gives_what_its_goals_and_figures_speak_of(rig, tmp_path: Pat
     found = summary_of(module, data)
     assert [picture.figure for picture in found.pictures] == [one for one in module.FIGURES if EMULATOR in one.where]
     for picture in found.pictures:
-        assert all(side.found.machines >= 5 for side in picture.sides)
+        assert all(side.found.machines >= machines_of(module) for side in picture.sides)
         assert {s.side for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} <= set(picture.figure.sides)
         assert {s.unit for s in found.rows if (s.group, s.case, s.clock) == picture.figure.key} == {picture.figure.unit}
     for verdict in found.verdicts:
         if EMULATOR not in verdict.goal.where and verdict.goal.clock == "wall" and group in ("configs", "scaling"):
             assert (verdict.word, verdict.found) == (NOT_HERE, None)  # with KVM that is its only clock
             continue
-        assert verdict.found and verdict.found.machines >= 5 and verdict.word != OPEN, verdict
+        assert verdict.found and verdict.found.machines >= machines_of(module) and verdict.word != OPEN, verdict
         assert (verdict.word == NOT_HERE) == (EMULATOR not in verdict.goal.where)
+    heatmaps = getattr(module, "HEATMAPS", ())
+    assert [(grid.heatmap, set(grid.cells)) for grid in found.grids] == [(one, set(one.cells)) for one in heatmaps]
 
 
 @pytest.mark.parametrize("group", MODULES)
@@ -261,7 +297,7 @@ def test_sides_take_turns(rig, tmp_path: Path, group: str):
         orders: dict[str, set[int]] = {}
         for sample in case:
             orders.setdefault(sample.side, set()).add(sample.order)
-        assert all(len(orders[side]) > 1 for side in (goal.side, goal.to)), (goal, orders)
+        assert all(len(orders[side]) > 1 for side in (goal.side, goal.to) if side), (goal, orders)
 
 
 def test_server_stands_still_while_another_boots(rig, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group "isolation" of make report: what a victim notices of an aggressor.
+
+victims      wake up each millisecond; read 4 KiB; ask over the network; on a node, and in a guest
+aggressors   work, memory, disk, processes, reclaim, files, TLB shootdowns, patched text, a core that
+             goes and comes, a node that is resized, a crash
+placements   another core of the victim's kernel, another guest of that kernel, another node
+
+Latency and interrupts are told by the clock "pinned", the victim's own instructions by "own", each on
+a server of its own, which together are a machine. On each the sides (an aggressor in a placement;
+idle; idle again) take their turns, and all victims suffer from a side before the next begins.
+
+How long: a percentile takes ten rounds beyond it, so 10,000 for p99.9 on a node; in a guest, whose
+exits are emulated, a read takes some milliseconds, so 1,000 for p99. That is 20 s on the node, 15 s in
+the guest with its console, for each of 29 sides. With the sides of "own", which are as many and
+take 10 s each, and six minutes to boot, a machine is to take half an hour on two host cores, the three of
+them 90 minutes. This is an estimate.
+"""
+
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from figures_neighbours import GUEST, IN_GUEST, NODE, OTHER, PEER, PLACEMENTS, PORT, VICTIMS_CORE
+from figures_neighbours import Neighbours, Told, machine_config, neighbours
+from figures_programs import build
+from report.figure import Figure, HeatMap
+from report.goals import EMULATOR, SERVER, Goal
+from report.recorder import Recorder, Taker
+from report.turns import turns
+from rig import accel
+from rig.errors import RigError
+from rig.pinned import Pinned
+from rig.server import Server
+
+GROUP = "isolation"
+MACHINES, QUICK_MACHINES = 3, 1
+PINNED, OWN = "pinned", "own"
+# Of the own instructions: their mean is what is told, so few rounds do.
+OWN_ROUNDS = 200
+LABEL = 0
+
+LATENCY, INTERRUPTS, INSTRUCTIONS = "latency", "interrupts", "instructions"
+CLOCKS = {LATENCY: PINNED, INTERRUPTS: PINNED, INSTRUCTIONS: OWN}
+UNITS = {LATENCY: "µs", INTERRUPTS: "interrupts/s", INSTRUCTIONS: "instructions"}
+EVERYWHERE, HERE, ELSEWHERE = (EMULATOR, SERVER), (EMULATOR,), (SERVER,)
+IDLE, AGAIN = "idle", "idle again"
+
+
+@dataclass(frozen=True)
+class Victim:
+    """What suffers; words: of the program, but for how often."""
+
+    kind: str
+    place: str
+    words: str
+    rounds: int
+    per_mille: int  # the percentile of its latency
+
+    @property
+    def name(self) -> str:
+        """In words, and in the names of its cases."""
+        return f"{self.kind} {self.place}"
+
+    @property
+    def percentile(self) -> str:
+        """As people write it."""
+        return f"p{self.per_mille / 10:g}"
+
+    def case(self, what: str) -> str:
+        """Of what is measured of it."""
+        return f"{self.name} {what}"
+
+
+KINDS = {
+    "wake": "period_us=1000",
+    "read": "bytes=4096 file=DISK seed=7",
+    "echo": f"to={PEER} port={PORT}",
+}
+VICTIMS = tuple(
+    Victim(kind, place, words, rounds, per_mille)
+    for place, rounds, per_mille in ((NODE, 10_000, 999), (IN_GUEST, 1_000, 990))
+    for kind, words in KINDS.items()
+)
+
+
+@dataclass(frozen=True)
+class Aggressor:
+    """What disturbs; where: the places that can show it."""
+
+    name: str
+    title: str
+    placements: tuple[str, ...] = PLACEMENTS
+    where: tuple[str, ...] = EVERYWHERE
+
+
+AGGRESSORS = (
+    Aggressor("cpu", "integer work"),
+    Aggressor("memory", "memory stream"),
+    Aggressor("disk", "disk reads"),
+    Aggressor("fork", "fork storm"),
+    Aggressor("reclaim", "page reclaim"),
+    Aggressor("unlink", "files made, removed"),
+    Aggressor("tlb", "TLB shootdowns"),
+    # Kernels of the rig have no jump labels; Debian's do.
+    Aggressor("text", "kernel text patched", where=ELSEWHERE),
+    Aggressor("hotplug", "core off and on"),
+    # Of a third node: neither the victim's, nor who asks for it. No guest resizes its kernel, and a
+    # victim does not outlive a crash of its own.
+    Aggressor("resize", "a node is resized", (OTHER,)),
+    Aggressor("crash", "crash, start again", (GUEST, OTHER)),
+)
+QUICK_VICTIMS = tuple(victim for victim in VICTIMS if victim.kind == "wake")
+QUICK_AGGRESSORS = ("cpu", "tlb")
+
+
+def side(aggressor: Aggressor, placement: str) -> str:
+    """What an aggressor in a placement is called."""
+    return f"{aggressor.name}, {placement}"
+
+
+DISTURBED = {side(one, placement): (one, placement) for one in AGGRESSORS for placement in one.placements}
+SIDES = {IDLE: "idle", AGAIN: "the same again"} | {
+    name: f"{one.title}, {placement}" for name, (one, placement) in DISTURBED.items()
+}
+NOTES = {
+    LATENCY: "The victim's core is alone on a core of the host, all other cores share the rest: what answers a read or an"
+    " echo is among them, and slower beside an aggressor wherever that is.",
+    INTERRUPTS: "What the victim's core got in a second beyond what it got idle in as many rounds, but for its timer and"
+    " its device's interrupts. A guest's core is that of its node.",
+    INSTRUCTIONS: "Of the victim's core between two points of the program, a round: interrupts and other programs"
+    " there are in it, as is the kernel below a guest.",
+}
+
+
+def _title(victim: Victim, what: str) -> str:
+    told = {LATENCY: f"{victim.percentile} of the latency", INTERRUPTS: "interrupts of others"}
+    return f"{victim.name}: {told.get(what, 'own instructions')}"
+
+
+def _sides(what: str) -> dict[str, str]:
+    """Interrupts are what differs from idle, so idle itself has none."""
+    return {name: text for name, text in SIDES.items() if what != INTERRUPTS or name != IDLE}
+
+
+FIGURES = tuple(
+    Figure(GROUP, victim.case(what), _title(victim, what), UNITS[what], _sides(what), CLOCKS[what], NOTES[what])
+    for victim in VICTIMS
+    for what in CLOCKS
+)
+# How much more an aggressor on another node may be, and how far idle may be from idle again.
+MOST = {LATENCY: 1.10, INSTRUCTIONS: 1.02}
+WITHIN = {LATENCY: 0.10, INSTRUCTIONS: 0.02}
+# Interrupts a second that idle itself has more or less: 0 is not told more finely.
+FEW = 1.0
+
+
+def _goals_of(victim: Victim) -> list[Goal]:
+    found = []
+    for what, clock in CLOCKS.items():
+        case, place = victim.case(what), EVERYWHERE if clock == PINNED else HERE
+        null = f"{_title(victim, what)}, idle and again"
+        if what == INTERRUPTS:
+            found.append(Goal(null, GROUP, case, AGAIN, None, -FEW, FEW, clock, UNITS[what], place, null=True))
+        else:
+            low, high = 1 - WITHIN[what], 1 + WITHIN[what]
+            found.append(Goal(null, GROUP, case, AGAIN, IDLE, low, high, clock, where=place, null=True))
+        for one in AGGRESSORS:
+            name = f"{_title(victim, what)}, {one.title} on another node"
+            where = tuple(here for here in place if here in one.where)
+            to, high, unit = (None, FEW, UNITS[what]) if what == INTERRUPTS else (IDLE, MOST[what], "")
+            if where:
+                found.append(Goal(name, GROUP, case, side(one, OTHER), to, None, high, clock, unit, where))
+    return found
+
+
+GOALS = tuple(goal for victim in VICTIMS for goal in _goals_of(victim))
+
+
+def _heatmap(what: str, title: str, to: str | None) -> HeatMap:
+    columns = tuple((victim.name, placement) for victim in VICTIMS for placement in PLACEMENTS)
+    cells = {
+        (one.title, (victim.name, placement)): (victim.case(what), side(one, placement))
+        for one in AGGRESSORS
+        for victim in VICTIMS
+        for placement in one.placements
+    }
+    rows = tuple(one.title for one in AGGRESSORS)
+    return HeatMap(GROUP, what, title, rows, columns, cells, to, CLOCKS[what], UNITS[what], NOTES[what])
+
+
+HEATMAPS = (
+    _heatmap(LATENCY, "Latency beside an aggressor, ÷ idle (p99.9 on a node, p99 in a guest)", IDLE),
+    _heatmap(INTERRUPTS, "Interrupts a second that come to the victim's core because of an aggressor", None),
+    _heatmap(INSTRUCTIONS, "Own instructions a round beside an aggressor, ÷ idle", IDLE),
+)
+
+
+def more_a_second(told: Told, idle: Told) -> float:
+    """Interrupts beyond those of as many rounds when idle."""
+    if told.run.rounds != idle.run.rounds:
+        raise RigError(f"{told.run.rounds} and {idle.run.rounds} rounds: their interrupts are not comparable")
+    return (sum(told.interrupts.values()) - sum(idle.interrupts.values())) / (told.run.took_ns / 1e9)
+
+
+def rows_beyond(told: Told, idle: Told) -> dict[str, int]:
+    """Which interrupts those are: rows that have grown by more than when idle."""
+    return {row: more for row, count in told.interrupts.items() if (more := count - idle.interrupts.get(row, 0)) > 0}
+
+
+def instructions_a_round(server: Server, rig: Neighbours, victim: Victim) -> float:
+    """The mean of the rounds of a run. Raises RigError if the plugin has not seen all of them on the victim's core."""
+    before = len(server.machine.stretches(LABEL))
+    rig.suffer(victim.place, f"{victim.kind}={OWN_ROUNDS} {victim.words} label={LABEL}")
+    counts = [one.instructions for one in server.machine.stretches(LABEL)[before:] if one.vcpu == VICTIMS_CORE]
+    if len(counts) != OWN_ROUNDS:
+        raise RigError(f"core {VICTIMS_CORE} has counted {len(counts)} of {OWN_ROUNDS} rounds of {victim.name}")
+    return sum(counts) / OWN_ROUNDS
+
+
+def clocks() -> tuple[str, ...]:
+    """By which it is measured here: only the emulator counts instructions."""
+    return (PINNED,) if accel.use_kvm() else (PINNED, OWN)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    victims: tuple[Victim, ...]
+    sides: tuple[str, ...]
+
+
+WHOLE = Extent(VICTIMS, tuple(SIDES))
+# Few combinations, one machine.
+QUICK = Extent(
+    QUICK_VICTIMS, (IDLE, AGAIN, *(name for name, (one, _) in DISTURBED.items() if one.name in QUICK_AGGRESSORS))
+)
+
+
+def measure(taker: Taker, server: Server, rig: Neighbours, clock: str, seed: int, extent: Extent) -> None:
+    """All sides by a clock, on a server where the neighbours are."""
+    told: dict[tuple[str, str], tuple[Told, int]] = {}
+    # What a kernel cannot do disturbs nobody: there is no such side.
+    sides = [name for name in extent.sides if rig.patches_text or name not in DISTURBED or DISTURBED[name][0].name != "text"]
+    for order, name in enumerate(turns(seed, f"{GROUP} {clock} {taker.name}", sides, 1)[0]):
+        with contextlib.nullcontext() if name in (IDLE, AGAIN) else disturbed(rig, name):
+            for victim in extent.victims:
+                if clock == OWN:
+                    value = instructions_a_round(server, rig, victim)
+                    taker.add(victim.case(INSTRUCTIONS), name, value, UNITS[INSTRUCTIONS], clock, order=order)
+                    continue
+                found = rig.suffer(victim.place, f"{victim.kind}={victim.rounds} {victim.words}")
+                value = found.run.percentile_ns(victim.per_mille) / 1e3
+                taker.add(victim.case(LATENCY), name, value, UNITS[LATENCY], clock, order=order)
+                told[victim.name, name] = found, order
+    # When idle had its turn is by chance.
+    for (victim_name, name), (found, order) in told.items():
+        if name != IDLE:
+            case = f"{victim_name} {INTERRUPTS}"
+            idle = told[victim_name, IDLE][0]
+            value = more_a_second(found, idle)
+            taker.add(case, name, value, UNITS[INTERRUPTS], clock, order=order)
+            if value > FEW and name.endswith(OTHER):
+                print(f"{taker.name}: {case}, {name}: {rows_beyond(found, idle)}", file=sys.stderr, flush=True)
+
+
+def disturbed(rig: Neighbours, name: str) -> contextlib.AbstractContextManager[None]:
+    """Its side's aggressor is at work, until the end."""
+    one, placement = DISTURBED[name]
+    return rig.disturbed(one.name, placement)
+
+
+def on_server(taker: Taker, programs: dict[str, bytes], clock: str, seed: int, extent: Extent) -> None:
+    """All of a clock, on a server of its own."""
+    with (
+        Server(machine_config(clock, markers=clock == OWN)) as server,
+        neighbours(server, programs) as rig,
+        contextlib.ExitStack() as stack,
+    ):
+        if clock == PINNED:
+            stack.enter_context(Pinned(server.machine.process.pid, server.machine.monitor, VICTIMS_CORE))
+        measure(taker, server, rig, clock, seed, extent)
+
+
+def run(recorder: Recorder) -> None:
+    """Measure what is missing."""
+    programs = {name: build(name) for name in ("victim", "aggressor")}
+    extent = QUICK if recorder.header.quick else WHOLE
+    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+        with recorder.machine(GROUP, name) as taker:
+            for clock in turns(recorder.header.seed, f"{GROUP} {name}", clocks(), 1)[0]:
+                on_server(taker, programs, clock, recorder.header.seed, extent)
