@@ -39,7 +39,7 @@
 #include <unistd.h>
 
 #define PROGRAM	"aggressor"
-#define USAGE	"cpu|memory|disk|fork|reclaim|unlink|tlb|toggle threads=N seconds=N file=PATH dir=PATH bytes=N direct=0|1"
+#define USAGE	"aggressor cpu|memory|disk|fork|reclaim|unlink|tlb|toggle threads=N seconds=N file=PATH dir=PATH bytes=N direct=0|1"
 #include "words.h"
 
 #define THREADS_MOST	64
