@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goals, and the verdicts on them, by the interval: pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ from report.samples import Sample
 from report.stats import Interval, by_machine, interval, ratios
 
 HOLDS, MISSED, OPEN, NOT_HERE = "holds", "missed", "open", "not here"
+NOT_MEASURED = "not measured"  # why it is open
+WORDS = (HOLDS, MISSED, OPEN, NOT_HERE, NOT_MEASURED)
 EMULATOR, SERVER = "emulator", "server"
 
 
@@ -76,7 +79,7 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     if place not in goal.where:
         return Verdict(goal, NOT_HERE, found, f"it takes a {' or '.join(goal.where)}; this is an {place}")
     if found is None:
-        return Verdict(goal, OPEN, None, "not measured")
+        return Verdict(goal, OPEN, None, NOT_MEASURED)
     if found.low is None or found.high is None:
         return Verdict(goal, OPEN, found, "one machine does not say how machines differ")
     low_holds = goal.low is None or found.low >= goal.low
@@ -98,3 +101,18 @@ def doubts(verdicts: Iterable[Verdict]) -> list[str]:
         *(f"{verdict.goal.name}: {verdict.word}" for verdict in nulls if verdict.word != HOLDS),
         *(f"{group}: there is none" for group in without),
     ]
+
+
+def tally(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
+    """How often each word was said, by group; goals that were not measured are "not measured" instead of open."""
+    found: dict[str, Counter[str]] = {}
+    for verdict in verdicts:
+        word = NOT_MEASURED if verdict.word == OPEN and verdict.found is None else verdict.word
+        found.setdefault(verdict.goal.group, Counter())[word] += 1
+    return found
+
+
+def unmet(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those that were measured here and do not hold, missed ones first."""
+    found = [verdict for verdict in verdicts if verdict.found and verdict.word in (MISSED, OPEN)]
+    return sorted(found, key=lambda verdict: verdict.word != MISSED)

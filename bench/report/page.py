@@ -6,7 +6,7 @@ from html import escape
 from statistics import median
 
 from report.figure import number, written
-from report.goals import HOLDS, MISSED, NOT_HERE, OPEN, Verdict, doubts
+from report.goals import HOLDS, MISSED, NOT_HERE, OPEN, WORDS, Verdict, doubts, tally, unmet
 from report.summary import Grid, Picture, Summary
 
 SIGNS = {HOLDS: "✔", MISSED: "✘", OPEN: "?", NOT_HERE: "–"}
@@ -45,6 +45,23 @@ def goals(verdicts: list[Verdict]) -> str:
         counts = [str(found.machines), str(found.samples)] if found else ["0", "0"]
         rows.append([SIGNS[verdict.word], word, goal.name, goal.bounds(), written(found), goal.clock, *counts])
     return table(heads, rows, {6: "n", 7: "n"})
+
+
+def glance(verdicts: list[Verdict]) -> str:
+    """How the goals of each group ended, null comparisons apart."""
+    rows = [[group, *(str(words[word] or "") for word in WORDS)] for group, words in tally(verdicts).items()]
+    return table(["group", *WORDS], rows, dict.fromkeys(range(1, len(WORDS) + 1), "n"))
+
+
+def by_group(verdicts: list[Verdict]) -> str:
+    """All goals, each group's to be opened."""
+    groups = dict.fromkeys(verdict.goal.group for verdict in verdicts)
+    return "\n".join(
+        f"<details><summary>All goals of {escape(group)}</summary>"
+        + goals([verdict for verdict in verdicts if verdict.goal.group == group])
+        + "</details>"
+        for group in groups
+    )
 
 
 def warnings(summary: Summary) -> list[str]:
@@ -134,6 +151,8 @@ def page(summary: Summary, pictures: dict[str, str]) -> str:
     """The whole page; pictures: SVG by the name of the figure or heat map. A group's heat maps stand before its
     figures."""
     header = summary.header
+    asked = [verdict for verdict in summary.verdicts if not verdict.goal.null]
+    nulls = [verdict for verdict in summary.verdicts if verdict.goal.null]
     facts = [
         ["commit", header.commit + (f" and changes {header.dirty}" if header.dirty else "")],
         ["place", summary.place if summary.place == header.plan else f"{summary.place}: {header.plan}"],
@@ -150,10 +169,13 @@ def page(summary: Summary, pictures: dict[str, str]) -> str:
         "<h1>Mint: what was measured</h1>",
         *(f'<p class="warning">{escape(text)}</p>' for text in warnings(summary)),
         "<h2>Goals</h2>",
-        goals([verdict for verdict in summary.verdicts if not verdict.goal.null]),
+        glance(asked),
+        *(["<h3>Measured, and not met</h3>", goals(unmet(asked))] if unmet(asked) else []),
+        by_group(asked),
         "<h2>Null comparisons</h2><p>One configuration as both sides, measured the same way: what differs here is the"
         " measurement's own.</p>",
-        goals([verdict for verdict in summary.verdicts if verdict.goal.null]),
+        glance(nulls),
+        by_group(nulls),
         '<p class="facts">holds: the interval lies within the bounds. missed: it lies outside of them. open: it spans a'
         " bound, or there is none. not here: what is asked does not show in this place.</p>",
         "<h2>Measured on</h2>",

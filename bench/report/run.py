@@ -23,7 +23,7 @@ from pathlib import Path
 
 from report import facts, page, plots
 from report.figure import written
-from report.goals import HOLDS, MISSED, NOT_HERE, OPEN
+from report.goals import HOLDS, MISSED, NOT_HERE, NOT_MEASURED, WORDS, tally, unmet
 from report.recorder import Recorder, Refused, read
 from report.samples import DataSet, SampleError
 from report.summary import Summary, as_json, summarise
@@ -107,15 +107,18 @@ def draw(folder: Path, data: DataSet) -> Summary:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """The verdicts, for a terminal."""
-    found = []
-    for verdict in summary.verdicts:
-        why = f" ({verdict.why})" if verdict.word in (OPEN, NOT_HERE) else ""
-        found.append(
+    """The verdicts, for a terminal: counts of each group, then what does not hold."""
+    lines = []
+    for group, words in tally(summary.verdicts).items():
+        if set(words) - {NOT_HERE, NOT_MEASURED}:
+            lines.append(f"{group}: " + ", ".join(f"{words[word]} {word}" for word in WORDS if words[word]))
+    for verdict in unmet(summary.verdicts):
+        why = f" ({verdict.why})" if verdict.why else ""
+        lines.append(
             f"{verdict.word:8} {verdict.goal.name}: {written(verdict.found)}, goal {verdict.goal.bounds()},"
             f" {verdict.goal.clock}{why}"
         )
-    return found
+    return lines
 
 
 def main(words: list[str] | None = None) -> int:

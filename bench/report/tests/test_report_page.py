@@ -18,6 +18,7 @@ import pytest
 from made_data import FIGURES, GOALS, HEADER, Group, data_set
 from report import facts, page, plots, run
 from report.figure import Figure, number, written
+from report.goals import tally, unmet
 from report.samples import DataSet, Sample
 from report.stats import Interval
 from report.summary import summarise
@@ -99,7 +100,7 @@ def test_report_has_all_its_files(out: Path, monkeypatch: pytest.MonkeyPatch, ca
     names = {"data.jsonl", "data.csv", "summary.json", "index.html", "made-rate-wall.svg", "made-rate-wall.png", "lock"}
     assert set(files(out)) == names
     said = capsys.readouterr()
-    assert "holds    a is as fast as b" in said.out and "seed" in said.err
+    assert said.out.startswith("made: 3 holds\n\n") and "seed" in said.err
     rows = list(csv.DictReader((out / "data.csv").open()))
     assert len(rows) == 5 * 12 and rows[0]["commit"] == HEADER.commit[:12] and rows[-1]["row"] == "60"
     assert json.loads((out / "summary.json").read_text())["header"]["commit"] == HEADER.commit
@@ -146,6 +147,20 @@ def test_goals_come_first():
     text, _ = drawn(data_set())
     order = [text.index(part) for part in ("<h2>Goals", "<h2>Null comparisons", "<h2>made", "<figure")]
     assert order == sorted(order)
+
+
+def test_goal_that_is_not_met_stands_out_and_its_group_is_counted():
+    """The rest is there, to be opened."""
+    summary = summarise(data_set(ratio=1.05), [*GOALS, replace(GOALS[0], group="other")], FIGURES)
+    assert tally(summary.verdicts) == {"made": {"holds": 2, "missed": 1}, "other": {"not measured": 1}}
+    assert [verdict.goal for verdict in unmet(summary.verdicts)] == [GOALS[0]]
+    text = page.page(summary, {picture.figure.name: plots.svg(picture) for picture in summary.pictures})
+    shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    assert "✘" in shown and "a is as fast as b" in shown and "a is fast" not in shown
+    assert "a is fast" in text and Balance(text).faults == []
+    lines = run.verdict_lines(summary)
+    assert lines[0] == "made: 2 holds, 1 missed" and len(lines) == 2
+    assert lines[1].startswith("missed   a is as fast as b: 1.05")
 
 
 @pytest.mark.parametrize("data", [data_set(), data_set(0.5), DataSet(HEADER)], ids=["equal", "half", "none"])
