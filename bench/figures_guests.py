@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A KVM guest that gets a vCPU and memory while it runs, for the group "moves" of make bench.
+"""A KVM guest that gets a vCPU and memory while it runs, for the group "moves" of make report.
 
 vCPU       virsh setvcpus --live, until the guest runs on it; and out again
 memory     virtio-mem, virsh update-memory-device, until the guest has all of it; and out again
@@ -9,6 +9,7 @@ hotplug); both stamps of a time are those of its node.
 """
 
 import re
+import xml.etree.ElementTree as ElementTree
 from types import TracebackType
 
 from figures_programs import build, guest_initrd
@@ -47,24 +48,24 @@ echo "step $begin $end $said"
 
 
 def with_room(xml: str) -> str:
-    """A domain with the last vCPU not plugged in yet, and a virtio-mem device that has given nothing yet."""
-    first_kib = int(re.search(r"<memory unit='KiB'>(\d+)<", xml)[1])
+    """A domain with the last vCPU not plugged in yet, and a virtio-mem device that has given nothing yet. Raises
+    RigError for one without memory in KiB, vCPUs, or a CPU."""
+    domain = ElementTree.fromstring(xml)
+    memory, vcpu, cpu, devices = (domain.find(name) for name in ("memory", "vcpu", "cpu", "devices"))
+    if memory is None or memory.get("unit") != "KiB" or None in (vcpu, cpu, devices):
+        raise RigError(f"the domain has no memory in KiB, vcpu, cpu, or devices:\n{xml}")
     more_kib = PLUGGED_MIB << 10
-    vcpus = int(re.search(r"<vcpu [^>]*>(\d+)<", xml)[1])
-    cell = f"<numa><cell id='0' cpus='0-{vcpus - 1}' memory='{first_kib}' unit='KiB'/></numa>"
-    device = f"""<memory model='virtio-mem'><target>
-      <size unit='KiB'>{more_kib}</size><node>0</node><block unit='KiB'>2048</block><requested unit='KiB'>0</requested>
-    </target></memory>"""
-    for old, new in (
-        ("<memory ", f"<maxMemory slots='1' unit='KiB'>{first_kib + more_kib}</maxMemory>\n  <memory "),
-        ("<vcpu ", f"<vcpu current='{vcpus - 1}' "),
-        ("</cpu>", f"{cell}</cpu>"),
-        ("<memballoon", f"{device}\n    <memballoon"),
-    ):
-        if xml.count(old) != 1:
-            raise RigError(f"the domain has {xml.count(old)} of {old!r}:\n{xml}")
-        xml = xml.replace(old, new)
-    return xml
+    most = ElementTree.Element("maxMemory", slots="1", unit="KiB")
+    most.text = str(int(memory.text) + more_kib)
+    domain.insert(list(domain).index(memory), most)
+    vcpu.set("current", str(int(vcpu.text) - 1))
+    cell = {"id": "0", "cpus": f"0-{int(vcpu.text) - 1}", "memory": memory.text, "unit": "KiB"}
+    ElementTree.SubElement(ElementTree.SubElement(cpu, "numa"), "cell", cell)
+    target = ElementTree.SubElement(ElementTree.SubElement(devices, "memory", model="virtio-mem"), "target")
+    for name, kib in (("size", more_kib), ("block", 2048), ("requested", 0)):
+        ElementTree.SubElement(target, name, unit="KiB").text = str(kib)
+    ElementTree.SubElement(target, "node").text = "0"
+    return ElementTree.tostring(domain, encoding="unicode")
 
 
 class PlugGuest:
