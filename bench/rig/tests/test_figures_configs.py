@@ -131,6 +131,15 @@ def test_guest_gets_its_nodes_disk():
             configs.with_disk(bad, "/dev/vdc")
 
 
+def test_guests_shell_runs_the_program_not_a_word_of_its_own():
+    """A shell's own eval takes its words for variables, and succeeds."""
+
+    def says(word: str) -> str:
+        return subprocess.run(["sh", "-c", f"type {word}"], capture_output=True, text=True, check=False).stdout
+
+    assert "builtin" in says("eval") and "builtin" not in says(configs.IN_GUEST)
+
+
 def test_values_are_seconds_or_the_cores_own_instructions():
     """Of other cores' stretches none is taken."""
     run = evaluation(False, False)
