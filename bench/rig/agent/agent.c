@@ -6,15 +6,17 @@
  *
  * usage: mint-rig-agent [PORT-NAME | DEVICE]      (default mint.exec)
  *        mint-rig-agent --listen INTERFACE PORT   (TCP, on that interface only)
+ *        mint-rig-agent --stdio                   (of a real server: rig/bootstrap.py)
  *        mint-rig-agent --tsc-khz                 (on the host: its TSC's rate)
  *
  * Protocol, both directions (bench/rig/channel.py is the other end): frames of
  *   u8 'M', u8 version, u8 type, u8 flags, le32 job, le32 length, payload
  * Several jobs run at a time; the host chooses their numbers. Output is sent
  * as it comes. A job's EXIT is its last frame. Each TCP connection has a process
- * and jobs of its own; jobs are killed at its end.
+ * and jobs of its own; jobs are killed at its end, and at that of standard input.
  *
- * Exit: 0 no such port here (not a node of the rig), 1 the port failed.
+ * Exit: 0 no such port here (not a node of the rig), or the connection ended; 1 the
+ * port failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -71,7 +73,7 @@ struct job {
 };
 
 static struct job jobs[JOBS_MAX];
-static int port;
+static int port, port_out;	/* one descriptor, but for --stdio */
 static int is_connection;	/* port is one: it has an end */
 
 static void kill_job(const struct job *j, int signal_number);
@@ -112,12 +114,12 @@ static void write_all(const void *data, size_t bytes)
 	const char *p = data;
 
 	while (bytes) {
-		ssize_t n = write(port, p, bytes);
+		ssize_t n = write(port_out, p, bytes);
 
 		if (n > 0) {
 			p += n, bytes -= n;
 		} else if (n < 0 && errno == EAGAIN) {
-			struct pollfd wait = { .fd = port, .events = POLLOUT };
+			struct pollfd wait = { .fd = port_out, .events = POLLOUT };
 
 			poll(&wait, 1, 100);
 		} else if (n < 0 && errno != EINTR) {
@@ -496,6 +498,21 @@ static int accept_each(const char *interface, int number)
 	return fd;
 }
 
+/*
+ * Away from 0 and 1: what a job leaves in the background must not hold the
+ * connection open. They stay blocking, as others may share them: reads follow poll().
+ */
+static void take_stdio(void)
+{
+	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	port = fcntl(0, F_DUPFD_CLOEXEC, 3);
+	port_out = fcntl(1, F_DUPFD_CLOEXEC, 3);
+	if (nothing < 0 || port < 0 || port_out < 0 || dup2(nothing, 0) < 0 || dup2(nothing, 1) < 0)
+		die("standard input and output");
+	is_connection = 1;
+}
+
 int main(int argc, char **argv)
 {
 	sigset_t set;
@@ -503,10 +520,13 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "--tsc-khz"))
 		return print_tsc_khz();
-	if (argc == 4 && !strcmp(argv[1], "--listen"))
-		port = accept_each(argv[2], atoi(argv[3]));
-	else
-		port = open_port(argc > 1 ? argv[1] : "mint.exec");
+	if (argc == 2 && !strcmp(argv[1], "--stdio")) {
+		take_stdio();
+	} else {
+		port = argc == 4 && !strcmp(argv[1], "--listen") ? accept_each(argv[2], atoi(argv[3]))
+			: open_port(argc > 1 ? argv[1] : "mint.exec");
+		port_out = port;
+	}
 	if (port < 0)
 		return 0;
 	signal(SIGPIPE, SIG_IGN);

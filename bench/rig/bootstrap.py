@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rig's agent on a machine that does not have it: brought by the connection that it then serves.
+
+The command made here takes the agent's bytes from its standard input, puts them into a fresh
+folder and runs it there (`--stdio`). The folder is in the environment of all that it runs, as
+MINT_RIG_FOLDER: whatever is put there goes with it. When the connection ends, in whatever
+way, the agent ends with its jobs, `at_end` is done, and the folder is removed.
+
+It runs in a session of its own: who carries the connection may be killed with all its processes.
+"""
+
+import shlex
+
+# Not each lets programs run: /tmp may be mounted noexec.
+PLACES = ("/tmp", "/var/tmp", "/root")
+
+SCRIPT = """
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+umask 022
+for place in {places}; do
+	folder=$(mktemp -d "$place/mint-rig.XXXXXX" 2>/dev/null) || continue
+	printf '#!/bin/sh\\n' >"$folder/try" && chmod 755 "$folder/try" && "$folder/try" 2>/dev/null && break
+	rm -rf "$folder"
+	folder=
+done
+[ -n "$folder" ] || {{ echo "no folder for the rig's agent: {places} let no program run" >&2; exit 1; }}
+# The user that guests run as reads their initrd there.
+chmod 711 "$folder"
+export MINT_RIG_FOLDER="$folder"
+{at_begin}
+# Caught, not ignored: what the agent runs would inherit that.
+trap : HUP INT TERM
+head -c {size} >"$folder/mint-rig-agent" && chmod 755 "$folder/mint-rig-agent" && "$folder/mint-rig-agent" --stdio
+status=$?
+{at_end}
+rm -rf "$folder"
+exit $status
+"""
+
+
+def command(size: int, at_begin: str = "", at_end: str = "", places: tuple[str, ...] = PLACES) -> list[str]:
+    """What runs an agent of so many bytes: they come first on its standard input, then frames.
+
+    at_begin, at_end: more for its shell, before and after the agent.
+    """
+    words = " ".join(map(shlex.quote, places))
+    script = SCRIPT.format(places=words, size=size, at_begin=at_begin or ":", at_end=at_end or ":")
+    return ["setsid", "-w", "sh", "-c", script]
