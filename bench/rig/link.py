@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rig import channel as protocol
@@ -91,10 +92,24 @@ class Link:
     of: tuple[int | None, str]  # the node's boots, and node 0's boot id
 
 
-class Links:
-    """Connections to the agents of a machine's nodes, made when they are wanted, ended with their nodes."""
+def over_mint0(main: Channel, node: int) -> Carrier:
+    """To an agent that listens there."""
+    return Carrier(main, connect_command(node))
 
-    def __init__(self) -> None:
+
+class Links:
+    """Connections to the agents of a machine's nodes, made when they are wanted, ended with their nodes.
+
+    connect: begins one. look: says which nodes run, and in which boot, where nobody calls running().
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Channel, int], Carrier] = over_mint0,
+        look: Callable[[], dict[int, int]] | None = None,
+        again_s: float = 0.1,
+    ) -> None:
+        self._begin, self._look, self._again_s = connect, look, again_s
         self._links: dict[int, Link] = {}
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._boots: dict[int, int] = {}
@@ -112,9 +127,11 @@ class Links:
         end = time.monotonic() + limit_s
         why = "it does not run"
         while True:
+            if self._look:
+                self._boots = self._look()
             of = self._boots.get(node), main.boot_id
             if of[0] is not None:
-                carrier = Carrier(main, connect_command(node))
+                carrier = self._begin(main, node)
                 channel = Channel(carrier, lambda: f"node {node} ended, or the rig's connection to it", NodeEnded)
                 with contextlib.suppress(CommandTimeout, NodeEnded):
                     channel.wait_ready(max(TRY_S, end - time.monotonic()))
@@ -124,7 +141,7 @@ class Links:
                 why = carrier.said.strip() or "its agent says nothing"
             if time.monotonic() >= end:
                 raise NodeEnded(f"no connection to node {node}'s agent within {limit_s:g} s: {why}")
-            time.sleep(0.1)
+            time.sleep(self._again_s)
 
     def _drop(self, node: int) -> None:
         if link := self._links.pop(node, None):

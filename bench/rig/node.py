@@ -5,11 +5,12 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from rig.channel import Channel, Job, Result
+from rig.console import Console
 from rig.errors import CommandFailed, NodeEnded, RigError
-from rig.link import CONNECT_S
-from rig.machine import Machine
+from rig.link import CONNECT_S, Links
 from rig.wait import SLOWNESS, wait_until
 
 # Of one command of Node.wait(): some ten seconds' worth, as the node may end under it.
@@ -22,6 +23,14 @@ def on_node(node: int, command: str, with_input: bool = False) -> str:
         return command
     option = " --stdin" if with_input else ""
     return f"exec mintctl node exec{option} {node} -- sh -c {shlex.quote(command)}"
+
+
+class Machine(Protocol):
+    """What a node wants of its machine, emulated (rig.machine) or real (rig.remote)."""
+
+    channel: Channel | None
+    links: Links
+    console: list[Console]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 ledger, and the two nodes of the default scenario."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from rig import paths
 from rig.area import Area, NodeNow
@@ -14,37 +14,13 @@ from rig.machine import DEFAULT_FLAVOUR, Machine, MachineConfig
 from rig.mintctl import Mintctl
 from rig.node import Node
 from rig.ram import Ram, area_of
+from rig.roles import NodePlan, Roles
 from rig.wait import SLOWNESS, wait_until
 from rig.watch import watch
 
 # What the machine's kernels may take until their services answer. Emulated,
 # on two host cores that other work may share.
 READY_LIMIT_S = 240
-
-
-@dataclass(frozen=True)
-class NodePlan:
-    """A node that a test wants: the words of `mintctl node add`."""
-
-    name: str
-    cpus: tuple[int, ...]
-    memory_mib: int
-    numa: int
-    devices: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Its memory."""
-        return self.memory_mib << 20
-
-    def words(self) -> list[str]:
-        """After `mintctl node add`."""
-        cpus = ",".join(map(str, self.cpus))
-        words = [self.name, "--cpus", cpus, "--memory", f"{self.memory_mib}M@numa{self.numa}"]
-        for device in self.devices:
-            words += ["--device", device]
-        return [*words, *self.more]
 
 
 DISK1, DISK2_NVME = "0000:02:00.0", "0000:03:00.0"
@@ -62,9 +38,14 @@ SPARE = NodePlan("spare", (5,), 768, 1, (CARD2_E1000E,), (
     "--cmdline", "console=hvc0 tsc=reliable nowatchdog oops=panic mint.root=initrd", "--wait", "running",
 ))  # fmt: skip
 
+# What benchmarks do with them. A guest cannot be on the boot core, and the core that moves is another.
+EMULATED = Roles(ONE, TWO, guests=(1, 5), moving=5, moving_numa=0, moving_disk=DISK2_NVME)
+
 
 class Server:
     """A started machine whose node 0 runs Mint's services."""
+
+    roles = EMULATED
 
     def __init__(self, config: MachineConfig) -> None:
         self.machine = Machine(config)
