@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from report.samples import DataSet, Header, Sample, SampleError, line, parse
+from report.samples import DataSet, Header, Sample, SampleError, line, parse, part_name
 
 
 class Refused(Exception):
@@ -52,6 +52,7 @@ class Recorder:
         self._path = path
         self.header = header
         self.said: list[str] = []
+        self._absent: dict[tuple[str, str], str] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.parent / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -79,6 +80,8 @@ class Recorder:
             self.header = replace(self.header, seed=old.header.seed)
         if different := old.header.differences(self.header):
             return self._put_aside(old.header.tree, "; ".join(different))
+        self.header = self.header.with_kernels_of(old.header)
+        self._absent = dict(old.absent)
         whole = len(_whole(self._path))
         if whole < self._path.stat().st_size:
             os.truncate(self._path, whole)
@@ -101,15 +104,24 @@ class Recorder:
         """How much to do."""
         return quick if self.header.quick else full
 
-    def missing(self, group: str, what: str, count: int) -> list[str]:
-        """Names "WHAT 1" … of a group's machines that are still to be measured."""
+    def missing(self, group: str, what: str, count: int, part: str = "") -> list[str]:
+        """Names "WHAT 1" … of a group's machines that are still to be measured, or a part of them."""
         names = [f"{what} {number}" for number in range(1, count + 1)]
-        return [name for name in names if (group, name) not in self._ended]
+        return [name for name in names if (group, part_name(name, part)) not in self._ended]
+
+    def absent(self, group: str, what: str, why: str) -> None:
+        """Something is not measured here, and why; with no reason it is, now."""
+        if self._absent.get((group, what), "") != why:
+            self._write(line("absent", {"group": group, "what": what, "why": why}))
+            self._absent[group, what] = why
 
     @contextlib.contextmanager
-    def machine(self, group: str, name: str) -> Iterator["Taker"]:
-        """Takes what is measured on one machine; it counts when the context has ended without an error."""
-        key = {"group": group, "machine": name}
+    def machine(self, group: str, name: str, part: str = "") -> Iterator["Taker"]:
+        """Takes what is measured on one machine; it counts when the context has ended without an error.
+
+        part: of a machine that takes several boots; each counts by itself.
+        """
+        key = {"group": group, "machine": name} | ({"part": part} if part else {})
         self._write(line("begin", key))
         try:
             yield Taker(self, group, name)
@@ -117,7 +129,7 @@ class Recorder:
             self._write(line("failed", {**key, "why": f"{type(error).__name__}: {error}"[:2000]}))
             raise
         self._write(line("end", key))
-        self._ended.add((group, name))
+        self._ended.add((group, part_name(name, part)))
 
     def add(self, sample: Sample) -> None:
         """One more."""

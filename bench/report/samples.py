@@ -4,16 +4,18 @@
 A data set is one file of lines:
 
 {"header": …}    first, and again by each run that goes on with it
-{"begin": …}     a machine of a group starts: what that machine gave before counts no more
+{"begin": …}     a machine of a group starts: what that machine gave before counts no more. A part of
+                 it, where it takes several boots: what that part gave
 {"sample": …}    one value
 {"end": …}       the machine has given all of it; only then its samples count
 {"failed": …}    it has not, and why
+{"absent": …}    something that is not measured here, and why; no reason: it is, now
 """
 
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 
 class SampleError(ValueError):
@@ -54,8 +56,8 @@ class Header:
 
     commit: str
     dirty: str  # "", or a digest of what the tree has beside the commit
-    qemu: str
-    kernels: dict[str, str]  # digests of the images, by flavour
+    qemu: str  # "" on a real server
+    kernels: dict[str, str]  # digests of the images, by flavour; of a real server what was booted, by boot
     host: str
     plan: str  # of what is measured: "emulator", or a server's
     quick: bool
@@ -67,8 +69,19 @@ class Header:
         return [
             f"{name} was {getattr(self, name)!r}, is {getattr(other, name)!r}"
             for name in (field.name for field in fields(self))
-            if name != "load" and getattr(self, name) != getattr(other, name)
+            if name != "load" and self._differs(other, name)
         ]
+
+    def _differs(self, other: "Header", name: str) -> bool:
+        mine, others = getattr(self, name), getattr(other, name)
+        if name == "kernels" and not self.qemu:
+            # A real server runs one at a time: each boot adds its own.
+            return any(mine[boot] != others[boot] for boot in mine.keys() & others.keys())
+        return mine != others
+
+    def with_kernels_of(self, other: "Header") -> "Header":
+        """With what the other has booted, too."""
+        return replace(self, kernels={**other.kernels, **self.kernels})
 
     @property
     def tree(self) -> str:
@@ -84,10 +97,16 @@ class DataSet:
     samples: list[Sample] = field(default_factory=list)
     ended: set[tuple[str, str]] = field(default_factory=set)  # (group, machine)
     cut: dict[tuple[str, str], str] = field(default_factory=dict)  # those that are not whole, and why
+    absent: dict[tuple[str, str], str] = field(default_factory=dict)  # (group, what is not measured here), and why
 
     def groups(self) -> list[str]:
         """Groups with samples or failures, in the order of the file."""
         return list(dict.fromkeys([*(sample.group for sample in self.samples), *(group for group, _ in self.cut)]))
+
+
+def part_name(machine: str, part: str) -> str:
+    """What a part of a machine is called among those that have ended or were cut; "" is all of it."""
+    return f"{machine}, {part}" if part else machine
 
 
 def line(kind: str, what: Sample | Header | dict) -> str:
@@ -113,8 +132,10 @@ class _Reader:
     def __init__(self) -> None:
         self._header: Header | None = None
         self._ended: dict[tuple[str, str], list[Sample]] = {}
-        self._open: dict[tuple[str, str], dict[tuple, Sample]] = {}
-        self._failed: dict[tuple[str, str], str] = {}
+        # By machine: the part that gives samples now.
+        self._open: dict[tuple[str, str], tuple[str, dict[tuple, Sample]]] = {}
+        self._cut: dict[tuple[str, str], str] = {}
+        self._absent: dict[tuple[str, str], str] = {}
 
     def take(self, kind: str, what: dict) -> None:
         """One line."""
@@ -124,27 +145,40 @@ class _Reader:
             raise SampleError("no header before it")
         elif kind == "sample":
             self._sample(Sample(**what))
+        elif kind == "absent":
+            self._absent.pop((what["group"], what["what"]), None)
+            if what["why"]:
+                self._absent[what["group"], what["what"]] = what["why"]
         else:
-            key = what["group"], what["machine"]
-            if kind == "begin":
-                self._failed.pop(key, None)
-                self._ended.pop(key, None)
-                self._open[key] = {}
-            elif kind == "end":
-                self._ended[key] = list(self._open.pop(key).values())
-            elif kind == "failed":
-                self._failed[key] = what["why"]
-            else:
-                raise SampleError(f"unknown kind {kind!r}")
+            self._machine(kind, what["group"], what["machine"], what.get("part", ""), what)
+
+    def _machine(self, kind: str, group: str, machine: str, part: str, what: dict) -> None:
+        key = group, part_name(machine, part)
+        if kind == "begin":
+            self._cut[key] = "cut short"
+            self._ended.pop(key, None)
+            self._open[group, machine] = part, {}
+        elif kind == "end":
+            begun, taken = self._open.pop((group, machine))
+            if begun != part:
+                raise SampleError(f"{machine}: {part!r} ends, and {begun!r} had begun")
+            self._cut.pop(key)
+            self._ended[key] = list(taken.values())
+        elif kind == "failed":
+            self._cut[key] = what["why"]
+        else:
+            raise SampleError(f"unknown kind {kind!r}")
 
     def _head(self, header: Header) -> None:
         if self._header is None:
             self._header = header
         elif different := self._header.differences(header):
             raise SampleError(f"samples of different things are in one file: {'; '.join(different)}")
+        else:
+            self._header = self._header.with_kernels_of(header)
 
     def _sample(self, sample: Sample) -> None:
-        taken = self._open.get((sample.group, sample.machine))
+        _, taken = self._open.get((sample.group, sample.machine), ("", None))
         if taken is None:
             raise SampleError(f"{sample}: that machine has not begun")
         key = sample.case, sample.side, sample.clock, sample.round
@@ -157,5 +191,4 @@ class _Reader:
         if self._header is None:
             raise SampleError("there is no header: this is no data of a report")
         samples = [sample for taken in self._ended.values() for sample in taken]
-        cut = {key: self._failed.get(key, "cut short") for key in self._open}
-        return DataSet(self._header, samples, set(self._ended), cut)
+        return DataSet(self._header, samples, set(self._ended), self._cut, self._absent)
