@@ -19,27 +19,33 @@ measured in its turn.
 
 A machine of this group is a run of all configurations by all their clocks, each on an emulated
 server of its own, in an order by chance. Node 0 takes part twice, as a null comparison.
+
+On a real server (on_pass) a boot without Mint has those of Linux, a boot with it the others.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from figures_programs import build, put
+from figures_programs import FOLDER, TMP, build, initrd_with, put
 from report.figure import Figure
 from report.goals import EMULATOR, SERVER, Goal, equal
+from report.passes import ALL
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig import accel
 from rig.errors import RigError
 from rig.evaluation import Evaluation, read
 from rig.guest import Guest, start_command
+from rig.inventory import LINUX as LINUX_BOOT
+from rig.inventory import MINT as MINT_BOOT
 from rig.machine import APIC_IDS, MEMORY_PER_NUMA_MIB, MINT, SOCKETS, MachineConfig, port
 from rig.markers import Stretch
 from rig.node import Node
 from rig.pinned import Pinned
+from rig.remote import Remote
 from rig.server import DISK1, NodePlan, Server
 
 GROUP = "configs"
@@ -55,7 +61,9 @@ DATA_FUNCTIONS = tuple(f"0000:{bus:02x}:00.0" for bus in DATA_BUSES)
 NODE1 = NodePlan("one", (3, 4), NODE1_MIB, 1, (DISK1, DATA_FUNCTIONS[1]))
 # The cores that work, as the machine numbers them: of the first place, and of the second.
 WORKERS = (1, 4)
-PROGRAM = "/root/eval"
+# And those that do all else there.
+OTHERS = (0, 3)
+PROGRAM = f"{FOLDER}/eval"
 IN_GUEST = "/bin/eval"  # by its path: a shell has an eval of its own
 LIMIT_S = 1200
 MEASURED, OTHER = 0, 1  # labels of the markers
@@ -79,10 +87,14 @@ class Config:
 
     @property
     def cores(self) -> dict[int, tuple[int, ...]]:
-        """By node: its cores that are online, as the machine numbers them; those that work, and the node's first."""
+        """By node: its cores that are online, as the emulated server numbers them."""
+        return self.cores_of(WORKERS, OTHERS)
+
+    def cores_of(self, workers: tuple[int, ...], others: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+        """By node: its cores that are online; those that work, and one that does all else for each."""
         if self.mint:
-            return {node: ((0, 3)[node], WORKERS[node]) for node in self.nodes}
-        return {0: (0, *WORKERS[: self.places], *([3] if self.places == 2 else []))}
+            return {node: (others[node], workers[node]) for node in self.nodes}
+        return {0: (others[0], *workers[: self.places], *others[1 : self.places])}
 
     @property
     def memory_mib(self) -> int:
@@ -278,7 +290,7 @@ class Place(Protocol):
         """Without a pause, from the first repeat's end on."""
 
 
-OUT = "/tmp/eval.busy"
+OUT = f"{TMP}/eval.busy"
 # Of the one that does the same without a pause: until it is killed.
 BUSY = f"repeats=1000000 label={OTHER} >{OUT}"
 
@@ -290,10 +302,10 @@ class OnNode:
     node: Node
     core: int
     cpu: int  # the core, as that kernel numbers it
-    disk: str
+    disk: str | None
 
     def _words(self, words: str) -> str:
-        return words.replace("DISK", self.disk)
+        return words.replace("DISK", self.disk or "")
 
     def run(self, words: str) -> Evaluation:
         """Once, to its end."""
@@ -344,13 +356,28 @@ class InGuest:
             raise RigError(f"{self.guest}: its program had ended:\n{text}")
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where configurations run: cores that work, of the first place and the second, others that do all else there,
+    the cores by their APIC ids, and how a node finds a place's disk; None: it has none."""
+
+    workers: tuple[int, ...]
+    others: tuple[int, ...]
+    apics: Mapping[int, int]
+    disk: Callable[[Node, int], str | None]
+
+
+EMULATED = Site(WORKERS, OTHERS, {apic: core for core, apic in enumerate(APIC_IDS)}, data_disk)
+
+
 @dataclass
 class Prepared:
-    """A configuration that runs, with its places; as a context."""
+    """A configuration that runs, with its places; as a context. What it takes offline is online at its end."""
 
-    server: Server
+    server: Server | Remote
     config: Config
     program: bytes
+    site: Site = EMULATED
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> list[Place]:
@@ -363,10 +390,10 @@ class Prepared:
         self._stack.close()
 
     def _places(self, stack: contextlib.ExitStack) -> Iterator[Place]:
-        cpus = {number: self._cpus(number) for number in self.config.nodes}
+        cpus = {number: self._cpus(stack, number) for number in self.config.nodes}
         for index, number in enumerate(self.config.guests or self.config.nodes):
-            node, core = self.server.node(number), WORKERS[index]
-            disk = data_disk(node, index)
+            node, core = self.server.node(number), self.site.workers[index]
+            disk = self.site.disk(node, index)
             cpu = cpus[number][core]
             if self.config.guests:
                 yield InGuest(self._guest(stack, node, f"eval{index + 1}", cpu, disk), core)
@@ -374,49 +401,45 @@ class Prepared:
                 put(node, PROGRAM, self.program)
                 yield OnNode(node, core, cpu, disk)
 
-    def _cpus(self, number: int) -> dict[int, int]:
+    def _cpus(self, stack: contextlib.ExitStack, number: int) -> dict[int, int]:
         """Of a node, how its kernel numbers its cores; those that the configuration has not go offline."""
-        node, wanted = self.server.node(number), self.config.cores[number]
-        numbers = numbering(node.read("/proc/cpuinfo"))
+        node, wanted = self.server.node(number), self.config.cores_of(self.site.workers, self.site.others)[number]
+        numbers = numbering(node.read("/proc/cpuinfo"), self.site.apics)
         if missing := set(wanted) - set(numbers):
             raise RigError(f"node {number} has cores {sorted(numbers)}, not {sorted(missing)}")
         for core, cpu in numbers.items():
             if core not in wanted:
-                node.run(f"echo 0 >/sys/devices/system/cpu/cpu{cpu}/online")
+                online = f"/sys/devices/system/cpu/cpu{cpu}/online"
+                node.run(f"echo 0 >{online}")
+                stack.callback(node.run, f"echo 1 >{online}")
         return numbers
 
-    def _guest(self, stack: contextlib.ExitStack, node: Node, name: str, cpu: int, disk: str) -> Guest:
+    def _guest(self, stack: contextlib.ExitStack, node: Node, name: str, cpu: int, disk: str | None) -> Guest:
         guest = stack.enter_context(Guest(node, name))
         options = (
             f"--no-disk --no-network --vcpus 1 --memory {GUEST_MIB}M --pin {cpu} "
-            f"--initrd {guest_initrd(node, self.program)} --append mint.tick=0 --print"
+            f"--initrd {initrd_with(node, {'eval': self.program})} --append mint.tick=0 --print"
         )
-        xml = with_disk(node.out(start_command(node, name, options)), disk)
-        node.run(f"cat >/tmp/{name}.xml", stdin=xml.encode())
-        node.run(f"virsh -q define --validate /tmp/{name}.xml && virsh -q start {name}")
+        xml = node.out(start_command(node, name, options))
+        node.run(f"cat >{TMP}/{name}.xml", stdin=(with_disk(xml, disk) if disk else xml).encode())
+        node.run(f"virsh -q define --validate {TMP}/{name}.xml && virsh -q start {name}")
         guest.wait_line("mint-guest: up")
         return guest
 
 
-def numbering(cpuinfo: str) -> dict[int, int]:
+def numbering(cpuinfo: str, apics: Mapping[int, int] = EMULATED.apics) -> dict[int, int]:
     """By core of the machine: how a kernel numbers those that are online."""
     found = re.findall(r"^processor\s*: (\d+)$(?:\n.+)*?\napicid\s*: (\d+)$", cpuinfo, re.MULTILINE)
-    return {APIC_IDS.index(int(apic)): int(cpu) for cpu, apic in found}
+    return {apics[int(apic)]: int(cpu) for cpu, apic in found}
 
 
-def guest_initrd(node: Node, program: bytes) -> str:
-    """The guest image with "eval" in it: cpios may follow one another."""
-    node.run("rm -rf /tmp/eval.d; mkdir -p /tmp/eval.d/bin")
-    put(node, "/tmp/eval.d/bin/eval", program)
-    node.run("cd /tmp/eval.d && find . | cpio -o -H newc >../eval.cpio")
-    node.run("cat /boot/guest.initrd /tmp/eval.cpio >/tmp/eval.initrd")
-    return "/tmp/eval.initrd"
-
-
-def measure(taker: Taker, server: Server, config: Config, places: list[Place], clock: str, order: int) -> None:
-    """All cases of a configuration that runs; a side of two places has the repeats of both."""
+def measure(
+    taker: Taker, server: Server | Remote, config: Config, places: list[Place], clock: str, order: int, disks: bool = True
+) -> None:
+    """All cases of a configuration that runs, without disks those that read none; a side of two places has the repeats
+    of both."""
     for case in CASES:
-        if config.number not in case.configs:
+        if config.number not in case.configs or (not disks and "DISK" in case.words):
             continue
         for index, place in enumerate(places):
             with contextlib.ExitStack() as stack:
@@ -431,6 +454,74 @@ def measure(taker: Taker, server: Server, config: Config, places: list[Place], c
                 stretches = server.machine.stretches(MEASURED)[before:] if clock == OWN else []
             for number, (value, unit) in enumerate(values(evaluation, stretches, place.core, clock)):
                 taker.add(case.name, config.side, value, unit, clock, index * len(evaluation.repeats) + number, order)
+
+
+# -- on a real server -------------------------------------------------------------
+
+AT_BOOTS = (LINUX_BOOT, MINT_BOOT)
+GUESTS_TAKE = ("mint-guest", "virsh")
+
+
+def site_at(remote: Remote) -> Site:
+    """Where they run there: node 0's first core for guests works, and of node one's the last."""
+    roles = remote.roles
+
+    def disk(node: Node, index: int) -> str | None:
+        return function_disk(node, roles.data[index]) if all(roles.data) else None
+
+    return Site((roles.guests[0], roles.one.cpus[-1]), (0, roles.one.cpus[0]), remote.has.apics, disk)
+
+
+def function_disk(node: Node, function: str) -> str:
+    """What a node calls the disk of a function. Raises RigError if it does not have it, or has several."""
+    found = node.out(f"readlink -f /sys/block/* | grep -F /{function}/ || :").split()
+    if len(found) != 1:
+        raise RigError(f"node {node.number} has {len(found)} disks behind {function}, not one: {found}")
+    return f"/dev/{found[0].rpartition('/')[2]}"
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    roles = remote.roles
+    if not roles.guests or len(roles.one.cpus) < 2:
+        return {ALL: "the plan has no [guests] with a core, or one.cores has less than two"}
+    found = {"the same memory for all": "that of Linux is the server's, that of nodes the plan's"}
+    if not all(roles.data):
+        found["figures 7 and 10 (reads)"] = "the plan has no [data0] and [data1]"
+    if missing := [tool for tool in GUESTS_TAKE if tool not in remote.has.tools]:
+        found["guests"] = f"the server has no {', no '.join(missing)}"
+    return found
+
+
+def runs_at(remote: Remote) -> dict[str, Config]:
+    """What this boot of a server allows."""
+    guests = all(tool in remote.has.tools for tool in GUESTS_TAKE)
+    return {
+        side: config
+        for side, config in RUNS.items()
+        if config.mint == (remote.boot == MINT_BOOT) and (guests or not config.guests)
+    }
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """All that this boot allows, once each, in an order by chance."""
+    program, site, runs = build("eval"), site_at(remote), runs_at(remote)
+    disks = all(remote.roles.data)
+    one = remote.roles.one
+    if disks:
+        one = replace(one, devices=(*one.devices, remote.roles.data[1]))
+    for place, side in enumerate(turns(recorder.header.seed, f"{GROUP} {taker.name}", list(runs), 1)[0]):
+        config = runs[side]
+        if 1 in config.nodes:
+            remote.add(one)
+            remote.wait_ready(remote.one)
+        with Prepared(remote, config, program, site) as places:
+            measure(taker, remote, config, places, WALL, place, disks)
+        if 1 in config.nodes:
+            remote.remove_all()
+
+
+# -- on the emulated server -------------------------------------------------------
 
 
 def on_server(taker: Taker, program: bytes, config: Config, clock: str, order: int) -> None:

@@ -12,7 +12,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from types import TracebackType
 
-from figures_programs import build, guest_initrd
+from figures_programs import TMP, build, guest_initrd
 from rig.errors import RigError
 from rig.guest import Guest, start_command
 from rig.node import Node
@@ -20,7 +20,7 @@ from rig.node import Node
 NAME = "plug"
 MEMORY_MIB = 192
 PLUGGED_MIB = 1024
-FOLLOWED = "/tmp/plug.says"
+FOLLOWED = f"{TMP}/plug.says".replace("{", "{{").replace("}", "}}")  # what it stands in is formatted
 LIMIT_S = 120
 
 # What comes while it runs is movable, as on a node: it is to go again.
@@ -83,8 +83,8 @@ class PlugGuest:
         )
         try:
             xml = self._node.out(start_command(self._node, NAME, f"{options} --print"))
-            self._node.run(f"cat >/tmp/{NAME}.xml", stdin=with_room(xml).encode())
-            self._node.run(f"virsh -q define --validate /tmp/{NAME}.xml && virsh -q start {NAME}")
+            self._node.run(f"cat >{TMP}/{NAME}.xml", stdin=with_room(xml).encode())
+            self._node.run(f"virsh -q define --validate {TMP}/{NAME}.xml && virsh -q start {NAME}")
             self._guest.wait_line("mint-guest: up")
             self._guest.dialogue(f"measure hotplug {PLUGGED_MIB} & echo watch''ing", "watching")
             self._node.start(FOLLOW.format(log=self._guest.log_path), limit_s=0)

@@ -283,6 +283,10 @@ def on_server(taker: Taker, programs: dict[str, bytes], clock: str, seed: int, e
         measure(taker, server, rig, clock, seed, extent)
 
 
+# Of a real server (report.passes).
+NOT_AT = "its victims and aggressors take more cores, disks and guests than a plan can name yet"
+
+
 def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     programs = {name: build(name) for name in ("victim", "aggressor")}

@@ -10,16 +10,21 @@ panic      of node 1 -> known on node 0; its memory dumped; its services up agai
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 
 from figures_guests import PlugGuest
-from figures_programs import build, put, seconds
+from figures_programs import FOLDER, TMP, build, put, seconds
 from report.figure import Figure
 from report.goals import Goal, equal
+from report.passes import ALL
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
+from rig.inventory import MINT
 from rig.machine import MachineConfig
-from rig.server import DISK2_NVME, ONE, NodePlan, Server
+from rig.remote import Remote
+from rig.server import EMULATED, ONE, NodePlan, Server
 
 GROUP = "moves"
 MACHINES, QUICK_MACHINES = 5, 1
@@ -32,10 +37,9 @@ PANIC_ROUNDS, QUICK_PANIC_ROUNDS = 2, 1
 MINT_ROOMY = "mint=on,mem=1792M@0,mem=1792M@1"
 # Cores of node 0 that the guest is pinned to; the one that moves is another, and none is
 # the boot core.
-GUEST_CPUS = (1, 2)
-MOVING_CPU = 5
-# Has no part in it but to be stopped: blocks that it has had are only zeroed on their way out.
-STOPPED = NodePlan("stopped", (MOVING_CPU,), 128, 0)
+ROLES = replace(EMULATED, guests=(1, 2))
+# Of a node that has no part in it but to be stopped: blocks that it has had are only zeroed on their way out.
+STOPPED, STOPPED_MIB = "stopped", 128
 BLOCKS = 8
 
 NODES, AGAIN, GUEST = "nodes", "nodes again", "guest"
@@ -78,7 +82,7 @@ GOALS = (
 STAMP = 'stamp() { date +%s%N; }; took() { echo "$1 $(( ($(stamp) - begin) / 1000 ))"; }; set -e;'
 
 
-def timed(server: Server, *steps: tuple[str, str]) -> dict[str, float]:
+def timed(server: Server | Remote, *steps: tuple[str, str]) -> dict[str, float]:
     """Each step's command, once, by a shell of node 0; its seconds."""
     lines = " ".join(f"begin=$(stamp); {command} >/dev/null 2>&1; took {what};" for what, command in steps)
     text = server.zero.out(f"{STAMP} {lines}", 300)
@@ -88,30 +92,30 @@ def timed(server: Server, *steps: tuple[str, str]) -> dict[str, float]:
     return {what: values[0] for what, values in found.items()}
 
 
-def move_core(server: Server) -> dict[str, float]:
+def move_core(server: Server | Remote) -> dict[str, float]:
     """A core to node 1, and back."""
-    own = ",".join(map(str, ONE.cpus))
+    own = ",".join(map(str, server.roles.one.cpus))
     found = timed(
         server,
-        ("comes", f"mintctl node resize {ONE.name} --cpus {own},{MOVING_CPU} --from node0"),
+        ("comes", f"mintctl node resize {ONE.name} --cpus {own},{server.roles.moving} --from node0"),
         ("goes", f"mintctl node resize {ONE.name} --cpus {own}"),
     )
     return {f"core {way}": value for way, value in found.items()}
 
 
-def move_memory(server: Server) -> dict[str, float]:
+def move_memory(server: Server | Remote) -> dict[str, float]:
     """1 GiB to node 1, and back."""
     found = timed(
         server,
-        ("comes", f"mintctl node resize {ONE.name} --memory +1G@numa0"),
+        ("comes", f"mintctl node resize {ONE.name} --memory +1G@numa{server.roles.moving_numa}"),
         ("goes", f"mintctl node resize {ONE.name} --memory -1G"),
     )
     return {f"memory {way}": value for way, value in found.items()}
 
 
-def beside_a_guest(server: Server, taker: Taker, seed: int, core_rounds: int, memory_rounds: int) -> None:
+def beside_a_guest(server: Server | Remote, taker: Taker, seed: int, core_rounds: int, memory_rounds: int) -> None:
     """A core and 1 GiB between nodes, each in turns with the same for a guest of node 0."""
-    with PlugGuest(server.zero, GUEST_CPUS) as guest:
+    with PlugGuest(server.zero, server.roles.guests[:2]) as guest:
         for count, order in enumerate(turns(seed, f"core {taker.name}", list(CORE_SIDES), core_rounds)):
             for place, side in enumerate(order):
                 if side == GUEST:
@@ -130,39 +134,42 @@ def beside_a_guest(server: Server, taker: Taker, seed: int, core_rounds: int, me
                     taker.add(case, side, value, "s", round=count, order=place)
 
 
-def parts(server: Server, taker: Taker, core_rounds: int, memory_rounds: int) -> None:
+def parts(server: Server | Remote, taker: Taker, core_rounds: int, memory_rounds: int) -> None:
     """What the kernel's own calls take of these, made on node 1 by hand: each round's sum."""
-    put(server.one, "/root/moves", build("moves"))
-    text = server.one.out(f"/root/moves core 1 {ONE.cpus[-1]} {core_rounds}", 600)
+    roles = server.roles
+    put(server.one, f"{FOLDER}/moves", build("moves"))
+    text = server.one.out(f"{FOLDER}/moves core 1 {roles.one.cpus[-1]} {core_rounds}", 600)
     for what in ("release", "claim"):
         for count, value in enumerate(seconds(text, what)):
             taker.add("kernel", what, value, "s", round=count)
-    stopped = server.add(STOPPED, "--no-start")["node"]["id"]
+    stopped = server.add(NodePlan(STOPPED, (roles.moving,), STOPPED_MIB, roles.moving_numa), "--no-start")["node"]["id"]
     blocks = server.ledger().owned("memory", None)[:BLOCKS]
     for count in range(1 + memory_rounds):
-        text = server.one.out(f"/root/moves memory 1 {stopped} {' '.join(blocks)}", 600)
+        text = server.one.out(f"{FOLDER}/moves memory 1 {stopped} {' '.join(blocks)}", 600)
         sums = {what: sum(seconds(text, what)) for what in ("add", "online", "offline", "remove", "zero")}
         sums["remove"] -= sums["zero"]
         for what, value in sums.items() if count > 0 else ():
             taker.add("kernel", what, value, "s", round=count)
-    server.mintctl("node", "remove", STOPPED.name)
+    server.mintctl("node", "remove", STOPPED)
 
 
-def disks(server: Server, taker: Taker, rounds: int) -> None:
+def disks(server: Server | Remote, taker: Taker, rounds: int) -> None:
     """A disk to node 1, until it has read there; and back."""
-    there = "until [ -b /dev/nvme0n1 ]; do sleep 0.01; done"
-    first = "dd if=/dev/nvme0n1 of=/dev/null bs=4k count=1 iflag=direct"
+    function = server.roles.moving_disk
+    find = f"disk=$(readlink -f /sys/block/* | grep -F /{function}/)"
+    there = f"until {find} && [ -b /dev/${{disk##*/}} ]; do sleep 0.01; done"
+    first = "dd if=/dev/${disk##*/} of=/dev/null bs=4k count=1 iflag=direct"
     read = f"mintctl node exec {ONE.name} -- sh -c '{there}; {first}'"
     for count in range(rounds):
         found = timed(
             server,
-            ("disk", f"mintctl device move {DISK2_NVME} --to {ONE.name} && {read}"),
-            ("back", f"mintctl device move {DISK2_NVME} --to node0"),
+            ("disk", f"mintctl device move {function} --to {ONE.name} && {read}"),
+            ("back", f"mintctl device move {function} --to node0"),
         )
         taker.add("disk", NODES, found["disk"], "s", round=count)
 
 
-def panics(server: Server, taker: Taker, rounds: int) -> None:
+def panics(server: Server | Remote, taker: Taker, rounds: int) -> None:
     """What follows a panic of node 1."""
     for count in range(rounds):
         server.wait_ready(server.one)
@@ -174,26 +181,48 @@ def panics(server: Server, taker: Taker, rounds: int) -> None:
         found = {"known": (crash["seen_ns"] - crash["time_ns"]) / 1e9}
         found |= timed(
             server,
-            ("dump", f"mintctl node dump {ONE.name} -o /tmp/vmcore --force"),
+            ("dump", f"mintctl node dump {ONE.name} -o {TMP}/vmcore --force"),
             ("start", f"mintctl node start {ONE.name}"),
         )
         for what, value in found.items():
             taker.add("panic", what, value, "s", round=count)
-        server.zero.run("rm /tmp/vmcore")
+        server.zero.run(f"rm {TMP}/vmcore")
+
+
+def all_of_it(taker: Taker, server: Server | Remote, recorder: Recorder) -> None:
+    """On a machine, whose node 1 is made for it."""
+    cores = recorder.pick(CORE_ROUNDS, QUICK_CORE_ROUNDS)
+    memory = recorder.pick(MEMORY_ROUNDS, QUICK_MEMORY_ROUNDS)
+    server.add(server.roles.one)
+    server.wait_ready(server.one)
+    beside_a_guest(server, taker, recorder.header.seed, cores, memory)
+    parts(server, taker, cores, memory)
+    if server.roles.moving_disk:
+        disks(server, taker, recorder.pick(DISK_ROUNDS, QUICK_DISK_ROUNDS))
+    panics(server, taker, recorder.pick(PANIC_ROUNDS, QUICK_PANIC_ROUNDS))
+
+
+AT_BOOTS = (MINT,)
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    roles = remote.roles
+    if len(roles.guests) < 2 or roles.moving is None or roles.moving_numa is None:
+        return {ALL: "the plan has no [guests] with two cores, no moving.core or no moving.numa"}
+    return {} if roles.moving_disk else {"a disk's move": "the plan has no moving.disk"}
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """A pass on a server."""
+    all_of_it(taker, remote, recorder)
 
 
 def run(recorder: Recorder) -> None:
     """Measure what is missing."""
-    cores = recorder.pick(CORE_ROUNDS, QUICK_CORE_ROUNDS)
-    memory = recorder.pick(MEMORY_ROUNDS, QUICK_MEMORY_ROUNDS)
     for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
         with (
             recorder.machine(GROUP, name) as taker,
-            Server(MachineConfig("figures-moves", mint=MINT_ROOMY)) as server,
+            Server(MachineConfig("figures-moves", mint=MINT_ROOMY), ROLES) as server,
         ):
-            server.add(ONE)
-            server.wait_ready(server.one)
-            beside_a_guest(server, taker, recorder.header.seed, cores, memory)
-            parts(server, taker, cores, memory)
-            disks(server, taker, recorder.pick(DISK_ROUNDS, QUICK_DISK_ROUNDS))
-            panics(server, taker, recorder.pick(PANIC_ROUNDS, QUICK_PANIC_ROUNDS))
+            all_of_it(taker, server, recorder)

@@ -7,18 +7,20 @@ The guests are idle while others have their turn.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from figures_programs import build, guest_initrd, number, put
-from figures_start import GUEST_CPUS
+from figures_programs import FOLDER, build, guest_initrd, number, put
 from report.figure import Figure
 from report.goals import Goal, equal
+from report.passes import ALL
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.guest import Guest
+from rig.inventory import MINT
 from rig.machine import MachineConfig
 from rig.node import Node
-from rig.server import ONE, TWO, Server
+from rig.remote import Remote
+from rig.server import Server
 
 GROUP = "network"
 MACHINES, QUICK_MACHINES = 5, 2
@@ -53,14 +55,14 @@ UNITS = {"stream": "MB/s", "trip": "µs"}
 
 def serve(node: Node) -> None:
     """Start the other end on a node."""
-    node.start(f"exec /root/measure serve {PORT}", limit_s=0)
+    node.start(f"exec {FOLDER}/measure serve {PORT}", limit_s=0)
     node.wait("listens", f"ss -Htln 'sport = :{PORT}' | grep -q .")
 
 
 def from_node(node: Node, address: str, amounts: tuple[int, int]) -> dict[str, float]:
     """A stream and round trips from a node to an address."""
-    stream = node.out(f"/root/measure send {address} {PORT} {amounts[0]}", 300)
-    trips = node.out(f"/root/measure pingpong {address} {PORT} {amounts[1]}", 300)
+    stream = node.out(f"{FOLDER}/measure send {address} {PORT} {amounts[0]}", 300)
+    trips = node.out(f"{FOLDER}/measure pingpong {address} {PORT} {amounts[1]}", 300)
     return {"stream": number(stream, "send"), "trip": number(trips, "pingpong")}
 
 
@@ -83,40 +85,65 @@ class GuestPair:
 
 
 @contextlib.contextmanager
-def guest_pair(node: Node, program: bytes) -> Iterator[GuestPair]:
+def guest_pair(node: Node, cpus: tuple[int, ...], program: bytes) -> Iterator[GuestPair]:
     """Started, each on a core of its own; ended at the end."""
     options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0"
     with Guest(node, "far") as far, Guest(node, "near") as near:
-        for guest, cpu in zip((far, near), GUEST_CPUS, strict=True):
+        for guest, cpu in zip((far, near), cpus, strict=True):
             guest.start(f"{options} --pin {cpu}")
         yield GuestPair(far, near)
 
 
-def measured(server: Server, guests: GuestPair, side: str) -> dict[str, float]:
-    """One side's turn."""
+def measured(server: Server | Remote, guests: GuestPair | None, side: str, two: str) -> dict[str, float]:
+    """One side's turn; two: node 2's address."""
     amounts = AMOUNTS[side]
-    if side == VIRTIO:
+    if side == VIRTIO and guests:
         return guests.measured(amounts)
     if side == LOOPBACK:
         return from_node(server.zero, "127.0.0.1", amounts)
-    return from_node(server.one, ADDRESS_OF_TWO, amounts)
+    return from_node(server.one, two, amounts)
+
+
+def in_turns(taker: Taker, server: Server | Remote, sides: list[str], two: str, seed: int, rounds: int) -> None:
+    """All turns on a machine; node 0 is alone before."""
+    program = build("measure")
+    server.add(server.roles.one)
+    server.add(server.roles.two)
+    for node in (server.zero, server.one, server.two):
+        put(node, f"{FOLDER}/measure", program)
+    serve(server.two)
+    serve(server.zero)
+    with contextlib.ExitStack() as stack:
+        guests = None
+        if VIRTIO in sides:
+            guests = stack.enter_context(guest_pair(server.zero, server.roles.guests[:2], program))
+        for count, order in enumerate(turns(seed, f"{GROUP} {taker.name}", sides, rounds)):
+            for place, side in enumerate(order):
+                for case, value in measured(server, guests, side, two).items():
+                    taker.add(case, side, value, UNITS[case], round=count, order=place)
 
 
 def on_machine(taker: Taker, seed: int, rounds: int) -> None:
     """All turns of one machine."""
-    program = build("measure")
     with Server(MachineConfig("figures-network")) as server:
-        server.add(ONE)
-        server.add(TWO)
-        for node in (server.zero, server.one, server.two):
-            put(node, "/root/measure", program)
-        serve(server.two)
-        serve(server.zero)
-        with guest_pair(server.zero, program) as guests:
-            for count, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
-                for place, side in enumerate(order):
-                    for case, value in measured(server, guests, side).items():
-                        taker.add(case, side, value, UNITS[case], round=count, order=place)
+        in_turns(taker, server, list(SIDES), ADDRESS_OF_TWO, seed, rounds)
+
+
+AT_BOOTS = (MINT,)
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    if remote.roles.two is None:
+        return {ALL: "the plan has no [two]"}
+    return {} if len(remote.roles.guests) > 1 else {SIDES[VIRTIO]: "the plan has no [guests] with two cores"}
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """All turns of a pass on a server."""
+    sides = [side for side in SIDES if side != VIRTIO or len(remote.roles.guests) > 1]
+    address = remote.address(2)
+    in_turns(taker, remote, sides, address, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 
 
 def run(recorder: Recorder) -> None:

@@ -8,20 +8,27 @@ three that are booted one after the other.
 
 By time: two machines, of which only one runs at a time, in short turns. The emulator's noise
 is larger than what is looked for: the null comparison, two machines without mint=, shows it.
+
+On a real server the sides are boots.
 """
 
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
-from figures_programs import build, number, put
+from figures_configs import function_disk
+from figures_programs import FOLDER, build, number, put
 from report.figure import Figure
 from report.goals import SERVER, equal
 from report.recorder import Recorder, Taker
 from report.turns import turns
-from rig import accel
+from rig import accel, paths
+from rig.inventory import LINUX
+from rig.inventory import MINT as MINT_BOOT
 from rig.machine import MINT, MachineConfig
+from rig.remote import Remote
 from rig.server import Server
 
 GROUP = "partition"
@@ -66,8 +73,8 @@ GOALS = (
 FIO = "cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size=64m --direct=1 --ioengine=psync"
 LAY_OUT = f"{FIO} --rw=write --bs=1m"
 JOBS = {
-    "cpu": f"taskset -c 0 /root/measure cpu {JOB_S}",
-    "copy": f"taskset -c 0 /root/measure copy {JOB_S}",
+    "cpu": f"taskset -c 0 {FOLDER}/measure cpu {JOB_S}",
+    "copy": f"taskset -c 0 {FOLDER}/measure copy {JOB_S}",
     "fio": (
         f"{FIO} --rw=randrw --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
         "awk -F';' '{ print \"measure fio\", $8 + $49 }'"
@@ -103,7 +110,7 @@ def timed(taker: Taker, seed: int, sides: tuple[str, str]) -> None:
         for name in starts:
             config = MachineConfig(f"figures-{name.replace(' ', '-')}", mint=WORDS[name])
             pair[name] = stack.enter_context(Server(config))
-            put(pair[name].zero, "/root/measure", program)
+            put(pair[name].zero, f"{FOLDER}/measure", program)
             pair[name].zero.run(LAY_OUT)
             pair[name].machine.monitor.execute("stop")
         for job, order in zip(JOBS, orders, strict=True):
@@ -123,19 +130,47 @@ def counted(taker: Taker, side: str, place: int, rounds: int) -> None:
     program = build("measure")
     config = MachineConfig(f"figures-counted-{side.replace(' ', '-')}", mint=WORDS[side], counted=True)
     with Server(config) as server:
-        put(server.zero, "/root/measure", program)
+        put(server.zero, f"{FOLDER}/measure", program)
         server.zero.run(LAY_OUT)
         # The first copy meets memory that the kernel has not zeroed yet.
-        server.zero.run(f"/root/measure copy {COUNTED_JOB_S}", 600)
+        server.zero.run(f"{FOLDER}/measure copy {COUNTED_JOB_S}", 600)
         for count in range(rounds):
             for job in ("cpu", "copy"):
-                command = f"taskset -c 0 /root/measure {job} {COUNTED_JOB_S}"
+                command = f"taskset -c 0 {FOLDER}/measure {job} {COUNTED_JOB_S}"
                 value = number(server.zero.out(command, 600), job)
                 taker.add(job, side, value, COUNTED_UNITS[job], "counted", count, place)
             # fio waits for the host's disk: what counts is what a request takes.
             command = f"{FIO} --rw=randrw --io_size=32m --norandommap --output-format=json"
             value = per_request_us(server.zero.out(command, 600))
             taker.add("fio", side, value, COUNTED_UNITS["fio"], "counted", count, place)
+
+
+AT_BOOTS = (LINUX, MINT_BOOT)
+TERSE = "--output-format=terse --terse-version=3 | awk -F';' '{ print \"measure fio\", $8 + $49 }'"
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    found = {"counts of instructions": "a real server does not tell them for all cores together; time is measured"}
+    if not remote.roles.data[0]:
+        found[TITLES["fio"]] = "the plan has no [data0]"
+    return found
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """The jobs, by time, on node 0 or on Linux, which takes part twice; fio writes to the plan's data disk."""
+    core = remote.roles.guests[0] if remote.roles.guests else remote.roles.one.cpus[0]
+    jobs = {job: f"taskset -c {core} {FOLDER}/measure {job} {JOB_S}" for job in ("cpu", "copy")}
+    put(remote.zero, f"{FOLDER}/measure", build("measure"))
+    if remote.roles.data[0]:
+        put(remote.zero, f"{FOLDER}/fio", paths.need(paths.BUILD / "images" / "fio").read_bytes())
+        disk = function_disk(remote.zero, remote.roles.data[0])
+        words = "--name=j --bs=4k --size=64m --direct=1 --ioengine=psync --rw=randrw --time_based"
+        jobs["fio"] = f"taskset -c {core} {FOLDER}/fio {words} --filename={disk} --runtime={JOB_S} {TERSE}"
+    sides = [ON] if remote.boot == MINT_BOOT else [OFF, AGAIN]
+    for job, order in zip(jobs, turns(recorder.header.seed, f"{GROUP} {taker.name}", sides, len(jobs)), strict=True):
+        for place, side in enumerate(order):
+            taker.add(job, side, number(remote.zero.out(jobs[job], 600), job), UNITS[job], order=place)
 
 
 def run(recorder: Recorder) -> None:

@@ -9,6 +9,10 @@ from rig import paths
 from rig.node import Node
 
 HERE = Path(__file__).resolve().parent
+# Where things are put on a node, as its shell spells it: with an agent that was brought along, in the
+# folder that goes with it (rig.bootstrap).
+FOLDER, TMP = "${MINT_RIG_FOLDER:-/root}", "${MINT_RIG_FOLDER:-/tmp}"
+GUEST_IMAGE = "${MINT_RIG_FOLDER:-/boot}/guest.initrd"
 
 
 def build(name: str) -> bytes:
@@ -32,12 +36,14 @@ def guest_initrd(node: Node, program: bytes) -> str:
 
 def initrd_with(node: Node, programs: dict[str, bytes]) -> str:
     """The guest image with these programs in it: cpios may follow one another."""
-    node.run("rm -rf /tmp/extra; mkdir -p /tmp/extra/bin")
+    if node.run(f"[ -e {GUEST_IMAGE} ]", check=False).status:
+        node.run(f"cat >{GUEST_IMAGE}", stdin=paths.need(paths.GUEST_INITRD).read_bytes())
+    node.run(f"rm -rf {TMP}/extra; mkdir -p {TMP}/extra/bin")
     for name, program in programs.items():
-        put(node, f"/tmp/extra/bin/{name}", program)
-    node.run("cd /tmp/extra && find . | cpio -o -H newc >../extra.cpio")
-    node.run("cat /boot/guest.initrd /tmp/extra.cpio >/tmp/guest.initrd")
-    return "/tmp/guest.initrd"
+        put(node, f"{TMP}/extra/bin/{name}", program)
+    node.run(f"cd {TMP}/extra && find . | cpio -o -H newc >../extra.cpio")
+    node.run(f"cat {GUEST_IMAGE} {TMP}/extra.cpio >{TMP}/with-programs.initrd")
+    return f"{TMP}/with-programs.initrd"
 
 
 def number(text: str, what: str) -> float:

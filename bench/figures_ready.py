@@ -24,7 +24,9 @@ from report.goals import Goal, equal
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
+from rig.inventory import MINT
 from rig.machine import MachineConfig
+from rig.remote import Remote
 from rig.server import ONE, Server
 
 GROUP = "ready"
@@ -142,7 +144,7 @@ def check_clocks(before: str, node: str, after: str) -> None:
         raise RigError(f"node 1's clock says {node}, between node 0's {before} and {after}: they differ")
 
 
-def start(server: Server) -> dict[str, float]:
+def start(server: Server | Remote) -> dict[str, float]:
     """Start node 1, look at what that took, stop it: the points' times."""
     started = server.zero.out(START, LIMIT_S)
     server.wait_ready(server.one)
@@ -153,17 +155,35 @@ def start(server: Server) -> dict[str, float]:
     return stamps(started, look)
 
 
+def starts(taker: Taker, server: Server | Remote, seed: int, rounds: int) -> None:
+    """All starts on a machine; the first makes its files on the disk, and does not count."""
+    server.add(server.roles.one, "--no-start")
+    start(server)
+    for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
+        for place, side in enumerate(order):
+            at = start(server)
+            taker.add("whole", side, whole(at), "s", round=number, order=place)
+            for part, value in parts(at).items():
+                taker.add("parts", part, value, "s", round=len(SIDES) * number + place)
+
+
 def on_machine(taker: Taker, seed: int, rounds: int) -> None:
-    """All starts of one machine; the first makes its files on the disk, and does not count."""
+    """All starts of one machine."""
     with Server(MachineConfig("figures-ready")) as server:
-        server.add(ONE, "--no-start")
-        start(server)
-        for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
-            for place, side in enumerate(order):
-                at = start(server)
-                taker.add("whole", side, whole(at), "s", round=number, order=place)
-                for part, value in parts(at).items():
-                    taker.add("parts", part, value, "s", round=len(SIDES) * number + place)
+        starts(taker, server, seed, rounds)
+
+
+AT_BOOTS = (MINT,)
+
+
+def absent_at(_: Remote) -> Mapping[str, str]:
+    """All is measured on a server."""
+    return {}
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """All starts of a pass on a server."""
+    starts(taker, remote, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 
 
 def run(recorder: Recorder) -> None:

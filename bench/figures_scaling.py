@@ -357,6 +357,10 @@ def starts(taker: Taker, seed: int, rounds: int) -> None:
                     taker.add("start", which, seconds, "s", round=2 * number + place)
 
 
+# Of a real server (report.passes).
+NOT_AT = "its nodes take cores of two NUMA nodes in pairs, which a plan cannot name yet"
+
+
 def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     seed, machines = recorder.header.seed, recorder.pick(MACHINES, QUICK_MACHINES)

@@ -9,14 +9,18 @@ firmware's of the server.
 
 import re
 import time
+from collections.abc import Mapping
 
+from figures_programs import TMP
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
+from rig.inventory import MINT
 from rig.machine import MachineConfig
-from rig.server import ONE, NodePlan, Server
+from rig.remote import Remote
+from rig.server import EMULATED, NodePlan, Server
 
 GROUP = "start"
 MACHINES, QUICK_MACHINES = 5, 2
@@ -49,20 +53,21 @@ GOALS = (
 
 # All stamps are node 0's clock: before the call, and when the first line of the init
 # arrives on node 0.
-FOLLOW = """
+STAMPS = f"{TMP}/stamps"
+FOLLOW = f"""
 mintctl node console 1 --follow | while read -r line; do
-	case $line in *'node 1 init'*) date +%s%N >>/tmp/stamps ;; esac
+	case $line in *'node 1 init'*) date +%s%N >>{STAMPS} ;; esac
 done
 """
 START_NODE = f"""
 set -e
-had=$(wc -l </tmp/stamps)
+had=$(wc -l <{STAMPS})
 begin=$(date +%s%N)
 kexec -s -l --mint-node 1 --initrd /boot/node.initrd --command-line 'console=hvc0 {BOOT_WORDS}' /boot/vmlinuz-mint
 loaded=$(date +%s%N)
 kexec --mint-node 1 -e
-until [ "$(wc -l </tmp/stamps)" -gt "$had" ]; do sleep 0.02; done
-end=$(tail -n 1 /tmp/stamps)
+until [ "$(wc -l <{STAMPS})" -gt "$had" ]; do sleep 0.02; done
+end=$(tail -n 1 {STAMPS})
 echo "init $(( (end - begin) / 1000 ))"
 echo "loaded $(( (end - loaded) / 1000 ))"
 sleep 2
@@ -71,15 +76,20 @@ mintctl node kill 1 >/dev/null
 
 # Node 0's cores beside nodes 1 and 2, without the boot core, on which the
 # emulator cannot run guests (docs/testing.md).
-GUEST_CPUS = (1, 5)
-START_GUEST = f"""
+GUEST_CPUS = EMULATED.guests
+
+
+def start_guest(cpus: tuple[int, ...]) -> str:
+    """For node 0's shell: a guest on two cores of it, which ends at its init. Other guests are none of our business."""
+    return f"""
 begin=$(date +%s%N)
-taskset -c {GUEST_CPUS[0]},{GUEST_CPUS[1]} qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp 2 -m 1024 -nodefaults \
-	-no-user-config -display none -no-reboot -serial stdio -kernel /boot/vmlinuz-mint -initrd /boot/node.initrd \
+taskset -c {cpus[0]},{cpus[1]} qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp 2 -m 1024 -nodefaults \\
+	-no-user-config -display none -no-reboot -serial stdio -kernel /boot/vmlinuz-mint -initrd /boot/node.initrd \\
+	-pidfile {TMP}/guest.pid \\
 	-append 'console=ttyS0 {BOOT_WORDS}' </dev/null 2>/dev/null | while read -r line; do
 	case $line in *'node 0 init'*)
 		echo "init $(( ($(date +%s%N) - begin) / 1000 ))"
-		killall -9 qemu-system-x86_64 ;;
+		kill -9 "$(cat {TMP}/guest.pid)" ;;
 	esac
 done
 """
@@ -107,7 +117,7 @@ def boot_directly() -> dict[str, float]:
 def start(server: Server, side: str) -> dict[str, float]:
     """One start."""
     if side != DIRECT:
-        return times(server.zero.out(START_GUEST if side == GUEST else START_NODE, LIMIT_S))
+        return times(server.zero.out(start_guest(server.roles.guests) if side == GUEST else START_NODE, LIMIT_S))
     server.machine.monitor.execute("stop")
     try:
         return boot_directly()
@@ -115,18 +125,41 @@ def start(server: Server, side: str) -> dict[str, float]:
         server.machine.monitor.execute("cont")
 
 
+def starts(taker: Taker, server: Server | Remote, sides: list[str], seed: int, rounds: int) -> None:
+    """All starts on a machine."""
+    one = server.roles.one
+    server.add(NodePlan("figure", one.cpus, one.memory_mib, one.numa), "--no-start")
+    server.zero.run(f": >{STAMPS}")
+    server.zero.start(FOLLOW, limit_s=0)
+    # Until it has said what the console held before.
+    server.zero.run(f"sleep 1; : >{STAMPS}")
+    for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", sides, rounds)):
+        for place, side in enumerate(order):
+            for case, value in start(server, side).items():
+                taker.add(case, side, value, "s", round=number, order=place)
+
+
 def on_machine(taker: Taker, seed: int, rounds: int) -> None:
     """All starts of one machine."""
     with Server(MachineConfig("figures-start")) as server:
-        server.add(NodePlan("figure", ONE.cpus, ONE.memory_mib, ONE.numa), "--no-start")
-        server.zero.run(": >/tmp/stamps")
-        server.zero.start(FOLLOW, limit_s=0)
-        # Until it has said what the console held before.
-        server.zero.run("sleep 1; : >/tmp/stamps")
-        for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", list(SIDES), rounds)):
-            for place, side in enumerate(order):
-                for case, value in start(server, side).items():
-                    taker.add(case, side, value, "s", round=number, order=place)
+        starts(taker, server, list(SIDES), seed, rounds)
+
+
+AT_BOOTS = (MINT,)
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    found = {SIDES[DIRECT]: "a server's own boot takes its firmware's minutes, and ends what runs there"}
+    if len(remote.roles.guests) < 2:
+        found[SIDES[GUEST]] = "the plan has no [guests] with two cores"
+    return found
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """All starts of a pass on a server."""
+    sides = [NODE, AGAIN, *([GUEST] if len(remote.roles.guests) > 1 else [])]
+    starts(taker, remote, sides, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 
 
 def run(recorder: Recorder) -> None:

@@ -77,7 +77,8 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     """The verdict on a goal by samples of a place."""
     found = interval(values(goal, samples))
     if place not in goal.where:
-        return Verdict(goal, NOT_HERE, found, f"it takes a {' or '.join(goal.where)}; this is an {place}")
+        here = "an emulator" if place == EMULATOR else "a server"
+        return Verdict(goal, NOT_HERE, found, f"it takes {' or '.join(goal.where)}; this is {here}")
     if found is None:
         return Verdict(goal, OPEN, None, NOT_MEASURED)
     if found.low is None or found.high is None:

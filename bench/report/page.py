@@ -156,7 +156,7 @@ def page(summary: Summary, pictures: dict[str, str]) -> str:
     facts = [
         ["commit", header.commit + (f" and changes {header.dirty}" if header.dirty else "")],
         ["place", summary.place if summary.place == header.plan else f"{summary.place}: {header.plan}"],
-        ["QEMU", header.qemu],
+        *([["QEMU", header.qemu]] if header.qemu else []),
         ["kernels", ", ".join(f"{name} {digest}" for name, digest in sorted(header.kernels.items()))],
         ["host", header.host],
         ["load at the beginning", f"{header.load:.2f}"],
@@ -185,6 +185,15 @@ def page(summary: Summary, pictures: dict[str, str]) -> str:
         parts.append(
             "<p>Times are those of an emulated server: they compare sides, and say nothing about a real server.</p>"
         )
+    else:
+        parts.append(
+            "<p>A machine here is a pass: all nodes and guests are made anew for it, the server is not booted anew. The"
+            " intervals say how passes differ, not how boots do. Sides of different boots (Linux, Mint) were measured at"
+            " different times.</p>"
+        )
+    if summary.absent:
+        rows = [[group, what, why] for (group, what), why in summary.absent.items()]
+        parts += ["<h2>Not measured here</h2>", table(["group", "what", "why"], rows)]
     group = None
     for picture in summary.pictures:
         if picture.figure.group != group:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """make report: measure, judge, draw.
 
-usage: python -m report.run [--quick] [--seed N] [--draw] [GROUP…]      (default: all groups)
+usage: python -m report.run [--quick] [--seed N] [--draw] [--at SERVER --plan FILE] [GROUP…]   (default: all groups)
 
 Writes build/report/ (--quick: build/report/quick/): data.jsonl, data.csv, summary.json,
 index.html, and each picture as SVG and PNG. A run that was cut goes on where it stopped.
 --draw measures nothing: it draws again what is there.
+--at measures on a real server over ssh, with what the plan names of it, and writes to
+build/report/SERVER/. It stops where another boot is needed, and goes on in that.
 
 Exit: 0 done, whatever the goals' verdicts; 1 something was not measured, or a null comparison
-does not hold (--quick: is missed; --draw: asks for neither); 2 usage; 3 another run writes there.
+does not hold (--quick: is missed; --draw: asks for neither); 2 usage, or no plan; 3 another run
+writes there, or the plan is not one for this server; 4 the rest takes another boot of the server.
 """
 
 import argparse
@@ -21,7 +24,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from report import facts, page, plots
+from report import at, facts, page, plots
 from report.figure import written
 from report.goals import HOLDS, MISSED, NOT_HERE, NOT_MEASURED, WORDS, tally, unmet
 from report.recorder import Recorder, Refused, read
@@ -29,9 +32,11 @@ from report.samples import DataSet, SampleError
 from report.summary import Summary, as_json, summarise
 from rig import paths
 from rig.errors import RigError
+from rig.plan import BadPlan
 
 GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "isolation", "scaling")
 OUT = paths.BUILD / "report"
+ANOTHER_BOOT = 4
 
 
 def module(group: str):
@@ -127,26 +132,41 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer machines and rounds, marked as such")
     parser.add_argument("--seed", type=int, help="of the order of turns (default: that of the data, or by chance)")
     parser.add_argument("--draw", action="store_true", help="draw again, measure nothing")
+    parser.add_argument("--at", metavar="SERVER", help="measure on this server, by what ssh takes for it: root@server")
+    parser.add_argument("--plan", metavar="FILE", type=Path, help="what of the server may be used (docs/report-plan.toml)")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     options = parser.parse_args(words)
     if unknown := [name for name in options.groups if name not in GROUPS]:
         print(f"report: {unknown[0]} is no group: give some of {', '.join(GROUPS)}, or none for all", file=sys.stderr)
         return 2
-    folder = OUT / "quick" if options.quick else OUT
+    if bool(options.at) != bool(options.plan) and not (options.draw and options.at):
+        print("report: --at and --plan go together: a server, and what of it may be used", file=sys.stderr)
+        return 2
+    folder = OUT / at.folder_name(options.at) if options.at else OUT
+    folder = folder / "quick" if options.quick else folder
     path = folder / "data.jsonl"
-    good = True
+    groups = options.groups or list(GROUPS)
+    good, left = True, set()
     try:
         if not options.draw:
             seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
-            with Recorder(path, facts.header(options.quick, seed), keep_seed=options.seed is None) as into:
+            there = at.prepare(options.at, options.plan) if options.at else None
+            header = there.header(options.quick, seed) if there else facts.header(options.quick, seed)
+            with Recorder(path, header, keep_seed=options.seed is None) as into:
                 for text in into.said:
                     say(text)
                 say(f"the turns' seed is {into.header.seed}")
-                good = measure(into, options.groups or list(GROUPS))
+                if there:
+                    good, left = there.measure(into, [module(group) for group in groups], say)
+                else:
+                    good = measure(into, groups)
         summary = draw(folder, read(path))
     except KeyboardInterrupt:
         print("report: interrupted; it goes on when it is called again", file=sys.stderr)
         return 1
+    except BadPlan as error:
+        print(f"{error}\nreport: nothing was written", file=sys.stderr)
+        return error.status
     except Refused as error:
         print(f"report: {error}", file=sys.stderr)
         return 3
@@ -166,7 +186,12 @@ def main(words: list[str] | None = None) -> int:
     nulls = {verdict.word for verdict in summary.verdicts if verdict.goal.null and verdict.found}
     # Few machines leave an interval wide, or none: a quick run is not blamed for that.
     broken = MISSED in nulls if options.quick else bool(nulls - {HOLDS})
-    return 0 if good and not broken else 1
+    if not good or (broken and not left):
+        return 1
+    if left:
+        say(at.next_boot(options.at, there.has.boot, left))
+        return ANOTHER_BOOT
+    return 0
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ class Summary:
     rows: list[Sample]  # in the order of the pictures
     cut: dict[tuple[str, str], str] = field(default_factory=dict)
     grids: list[Grid] = field(default_factory=list)
+    absent: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 def place_of(header: Header) -> str:
@@ -117,7 +118,7 @@ def summarise(
         pictures.append(Picture(figure, sides, ratios, len(rows) + 1, len(rows) + len(samples)))
         rows += samples
     grids = [grid for grid in (grid_of(heatmap, cases) for heatmap in heatmaps) if grid.cells]
-    return Summary(data.header, place, verdicts, pictures, rows, data.cut, grids)
+    return Summary(data.header, place, verdicts, pictures, rows, data.cut, grids, data.absent)
 
 
 def as_json(summary: Summary) -> dict:
@@ -170,4 +171,5 @@ def as_json(summary: Summary) -> dict:
             }
             for grid in summary.grids
         ],
+        "absent": [{"group": group, "what": what, "why": why} for (group, what), why in summary.absent.items()],
     }  # fmt: skip

@@ -47,7 +47,8 @@ def interval(found: dict | None) -> str:
 def measured(summary: dict, _: str) -> str:
     """What all of it was measured on."""
     header = summary["header"]
-    return f"Commit {header['commit'][:12]}, {header['qemu']}, {header['host']}; {summary['place']}."
+    measured_on = ", ".join(filter(None, (header["qemu"], header["host"])))
+    return f"Commit {header['commit'][:12]}, {measured_on}; {summary['place']}."
 
 
 def goals(summary: dict, group: str) -> str:

@@ -250,7 +250,8 @@ def _twice(plan: Plan) -> Iterator[Fault]:
         line = plan.lines.get(re.sub(r"\[\d+\]", "", key), 1)
         if part == 0:
             yield Fault(line, f"{key}: core 0 stays with node 0, which boots on it: name another")
-        elif part in used:
+        elif part in used and (key != "moving.disk" or used[part].startswith("one.")):
+            # What moves to node one and back is only read there: another group may use it otherwise.
             yield Fault(line, f"{key}: {what} is in {used[part]}, too: each is for one thing")
         used.setdefault(part, key)
 

@@ -12,6 +12,7 @@ are online again.
 
 import shlex
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from rig import bootstrap
 from rig.channel import Channel
@@ -87,14 +88,8 @@ class Remote:
         return {number: node["boots"] for number, node in self.mintctl.nodes().items() if node["state"] in RUNS}
 
     def start(self) -> "Remote":
-        """Bring the agent; raises NoConnection, RigError."""
-        channel, self._stream = self.ssh.agent(self._agent, AT_BEGIN, AT_END)
-        self.machine.channel = channel
-        try:
-            channel.wait_ready(120)
-        except BaseException:
-            self.stop()
-            raise
+        """Bring the agent; raises NoConnection."""
+        self.machine.channel, self._stream = self.ssh.agent(self._agent, AT_BEGIN, AT_END)
         return self
 
     def stop(self) -> None:
@@ -110,6 +105,10 @@ class Remote:
 
     def __exit__(self, *exception) -> None:
         self.stop()
+
+    def address(self, number: int) -> str:
+        """A node's on mint0, whether it is there now or not: 10 + its number, of the subnet that node 0 is in."""
+        return str(ip_address(self.mintctl.nodes()[0]["address"]) + number)
 
     def wait_ready(self, node: Node, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until a node's libvirtd answers."""

@@ -45,10 +45,8 @@ EMULATED = Roles(ONE, TWO, guests=(1, 5), moving=5, moving_numa=0, moving_disk=D
 class Server:
     """A started machine whose node 0 runs Mint's services."""
 
-    roles = EMULATED
-
-    def __init__(self, config: MachineConfig) -> None:
-        self.machine = Machine(config)
+    def __init__(self, config: MachineConfig, roles: Roles = EMULATED) -> None:
+        self.machine, self.roles = Machine(config), roles
         self.zero = self.node(0)
         self.one, self.two = self.node(1), self.node(2)
         self.mintctl = Mintctl(self.zero)

@@ -13,7 +13,7 @@ import threading
 
 from rig import bootstrap
 from rig.channel import Channel
-from rig.errors import MachineLost, RigError
+from rig.errors import CommandTimeout, MachineLost, RigError
 
 OPTIONS = (
     "-T", "-x", "-a",
@@ -22,6 +22,7 @@ OPTIONS = (
 )  # fmt: skip
 # ssh's own status, when it is not the command's.
 NO_CONNECTION = 255
+START_S = 120
 # For what is done at the end of a connection: nodes are removed there.
 END_S = 180
 
@@ -112,7 +113,7 @@ class Ssh:
         return done.stdout
 
     def agent(self, agent: bytes, at_begin: str = "", at_end: str = "") -> tuple[Channel, ProcessStream]:
-        """The rig's agent there, brought by the connection. Raises NoConnection, RigError."""
+        """The rig's agent there, brought by the connection, once it answers. Raises NoConnection."""
         words = shlex.join(bootstrap.command(len(agent), at_begin, at_end))
         stream = ProcessStream(self._words(f"exec {words}"))
 
@@ -125,6 +126,10 @@ class Ssh:
 
         try:
             stream.sendall(agent)
-        except OSError as error:
-            raise NoConnection(lost()) from error
-        return Channel(stream, lost, MachineLost), stream
+            channel = Channel(stream, lost, MachineLost)
+            channel.wait_ready(START_S)
+        except (OSError, MachineLost, CommandTimeout) as error:
+            stream.shutdown(0)
+            stream.close(5)
+            raise NoConnection(str(error) if isinstance(error, RigError) else lost()) from error
+        return channel, stream

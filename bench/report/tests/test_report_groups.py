@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -31,6 +32,7 @@ from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
 from rig.markers import Stretch
 from rig.scaling import Scaling, Thread
+from rig.server import EMULATED
 from rig.victim import Suffered
 
 MODULES = {
@@ -49,6 +51,7 @@ class Played:
     """Answers like a node, its guests, and its monitor, with what a real one would say first."""
 
     stopped = 0
+    roles = EMULATED
 
     def __init__(self, *_) -> None:
         self.number = 0
@@ -75,15 +78,15 @@ class Played:
                 "job_runtime": 100,
             }
             return json.dumps({"jobs": [job]})
-        if "/root/moves core" in command:
+        if "/moves core" in command:
             return "release 6000\nclaim 5000\n" * int(command.split()[-1])
-        if "/root/moves memory" in command:
+        if "/moves memory" in command:
             return "add 700\nonline 5000\noffline 17000\nremove 21000\nzero 20000\n" * 8
         if command.startswith(figures_moves.STAMP):
             return "\n".join(f"{what} 128000" for what in re.findall(r"took (\w+);", command))
         if command == figures_start.START_NODE:
             return "init 2700000\nloaded 2500000"
-        if command == figures_start.START_GUEST:
+        if command == figures_start.start_guest(EMULATED.guests):
             return "init 9800000"
         if command == figures_ready.START:
             return "called 1000000000000\nmintd 1006500000000"
@@ -93,7 +96,7 @@ class Played:
             )
         if command == "date +%s%N":
             return "1013000000000"
-        what = re.search(r"/root/measure (\w+)", command)[1]
+        what = re.search(r"/measure (\w+)", command)[1]
         return f"measure {what} 288.1"
 
     def start(self, command: str, limit_s: float = 0) -> SimpleNamespace:
@@ -322,7 +325,7 @@ def test_start_is_timed_from_before_the_load_to_the_init(tmp_path: Path):
     stamps.write_text("1\n")
     stub(tmp_path, "kexec", f'[ "$1" = -s ] && exec sleep 0.3; (sleep 0.2; date +%s%N >>{stamps}) & exit 0')
     stub(tmp_path, "mintctl", f'echo "$@" >{tmp_path}/killed')
-    script = figures_start.START_NODE.replace("/tmp/stamps", str(stamps)).replace("sleep 2", ":")
+    script = figures_start.START_NODE.replace(figures_start.STAMPS, str(stamps)).replace("sleep 2", ":")
     path = f"{tmp_path}:{os.environ['PATH']}"
     text = subprocess.run(["sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True).stdout
     found = figures_start.times(text)
@@ -331,12 +334,14 @@ def test_start_is_timed_from_before_the_load_to_the_init(tmp_path: Path):
 
 
 def test_guests_start_is_timed_to_its_init(tmp_path: Path):
-    stub(tmp_path, "taskset", "sleep 0.2; echo 'mint-init: node 0 init'; sleep 0.1")
-    stub(tmp_path, "killall", f"echo $2 >{tmp_path}/killed")
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    text = subprocess.run(["sh", "-c", figures_start.START_GUEST], env={"PATH": path}, capture_output=True, text=True).stdout
+    stub(tmp_path, "taskset", f"echo $$ >{tmp_path}/guest.pid; sleep 0.2; echo 'mint-init: node 0 init'; exec sleep 60")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MINT_RIG_FOLDER": str(tmp_path)}
+    begin = time.monotonic()
+    text = subprocess.run(
+        ["sh", "-c", figures_start.start_guest((1, 5))], env=environment, capture_output=True, text=True
+    ).stdout
     assert 0.2 <= figures_start.times(text)["init"] < 30
-    assert (tmp_path / "killed").read_text() == "qemu-system-x86_64\n"
+    assert time.monotonic() - begin < 50, "the guest was left to itself"
 
 
 def test_start_without_an_init_is_an_error():

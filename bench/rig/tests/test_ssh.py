@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rig's agent over ssh: brought, used, and gone with the connection, whoever ends that."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from far import AT, far  # noqa: F401
+from rig import bootstrap, inventory, paths, plan, remote
+from rig.errors import MachineLost, NodeEnded, RigError
+from rig.remote import Remote
+from rig.roles import NodePlan
+from rig.ssh import NoConnection, Ssh
+from rig.wait import wait_until
+
+AGENT = paths.AGENT.read_bytes() if paths.AGENT.exists() else b""
+PLAN = plan.Plan("plan.toml", NodePlan("one", (2,), 1024, 0, ("0000:02:00.0",)))
+
+
+@pytest.fixture
+def connected(far: Path):  # noqa: F811
+    """A channel to the agent there, and the process of ssh."""
+    channel, stream = Ssh(AT).agent(paths.need(paths.AGENT).read_bytes(), at_end=f"touch {far}/cleaned")
+    yield channel, stream
+    channel.close()
+
+
+def folder_of(channel) -> Path:
+    """Where the agent is."""
+    return Path(channel.start("echo $MINT_RIG_FOLDER").wait().out.strip())
+
+
+def running(seconds: str) -> bool:
+    """Whether a sleep of so many seconds runs here."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if entry.read_bytes() == b"sleep\0" + seconds.encode() + b"\0":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_commands_run_over_ssh_with_every_byte(connected):
+    channel, _ = connected
+    data = os.urandom(3 << 20)
+    assert channel.start("cat", stdin=data).wait().stdout == data
+    result = channel.start("echo out; echo err >&2; exit 7").wait()
+    assert (result.out, result.err, result.status) == ("out\n", "err\n", 7)
+
+
+def test_agent_and_all_beside_it_go_with_the_connection(connected, far: Path):  # noqa: F811
+    channel, stream = connected
+    folder = folder_of(channel)
+    assert (folder / "mint-rig-agent").stat().st_size == len(AGENT)
+    assert folder.name.startswith("mint-rig.") and folder.stat().st_mode & 0o777 == 0o711
+    channel.start(f"touch {folder}/program").wait()
+    stream.shutdown(socket.SHUT_RDWR)
+    assert stream.close(20) == 0
+    assert not folder.exists() and (far / "cleaned").exists()
+
+
+def test_lost_connection_is_an_error_and_ends_the_jobs(connected, far: Path):  # noqa: F811
+    channel, stream = connected
+    folder = folder_of(channel)
+    job = channel.start("sleep 74747; true", limit_s=0)
+    wait_until("the job runs", lambda: running("74747"), 20)
+    os.killpg(stream.process.pid, signal.SIGKILL)
+    with pytest.raises(MachineLost, match=f"connection to {AT} ended"):
+        job.wait(20)
+    with pytest.raises(MachineLost):
+        channel.start("true")
+    wait_until("the job has ended", lambda: not running("74747"), 20)
+    wait_until("its folder is removed", lambda: not folder.exists(), 20)
+    assert (far / "cleaned").exists()
+
+
+def test_background_process_does_not_hold_the_connection(connected):
+    channel, stream = connected
+    channel.start("sleep 73737 & echo $!").wait()
+    begin = time.monotonic()
+    stream.shutdown(socket.SHUT_RDWR)
+    stream.close(20)
+    assert time.monotonic() - begin < 10
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        if entry.exists() and entry.read_bytes() == b"sleep\x0073737\x00":
+            os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+def test_server_without_a_place_for_programs_says_so(far: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    monkeypatch.setattr(bootstrap.command, "__defaults__", ("", "", ("/proc",)))
+    with pytest.raises(NoConnection, match="no folder for the rig's agent: /proc let no program run"):
+        Ssh(AT).agent(AGENT)
+
+
+def test_host_that_is_not_there_is_told_with_the_way_out(far: Path):  # noqa: F811
+    with pytest.raises(NoConnection, match=r"no such host: root@nowhere\. `ssh -o BatchMode=yes root@nowhere true` must work"):
+        Ssh("root@nowhere").run("true")
+
+
+@pytest.mark.parametrize("at", ["", "-oProxyCommand=touch /tmp/x", "a b"])
+def test_words_that_are_no_server_are_refused(at: str):
+    with pytest.raises(RigError, match="names no server"):
+        Ssh(at)
+
+
+def test_script_that_fails_is_told(far: Path):  # noqa: F811
+    assert Ssh(AT).run("echo $((40 + 2))") == "42\n"
+    with pytest.raises(RigError, match="status 3 from a script there"):
+        Ssh(AT).run("exit 3")
+
+
+def says_nodes(far: Path, *states: str, boots: int = 1) -> None:  # noqa: F811
+    """What its mintctl says of nodes."""
+    names = ("node0", "one", "two")
+    nodes = [
+        {"id": number, "name": names[number], "state": state, "boots": boots, "address": f"10.77.0.{10 + number}"}
+        for number, state in enumerate(states)
+    ]
+    (far / "nodes.json").write_text(json.dumps({"nodes": nodes}))
+
+
+@pytest.fixture
+def server(far: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    """Node 0 alone."""
+    # Nothing of this host is a server's.
+    monkeypatch.setattr(remote, "AT_BEGIN", ":")
+    monkeypatch.setattr(remote, "AT_END", f"touch {far}/cleaned")
+    says_nodes(far, "running")
+    with Remote(Ssh(AT), PLAN, inventory.Inventory(boot=inventory.MINT), AGENT) as server:
+        yield server
+
+
+def test_other_nodes_get_an_agent_by_node_exec(server: Remote, far: Path):  # noqa: F811
+    says_nodes(far, "running", "running")
+    data = os.urandom(1 << 20)
+    assert server.one.run("cat", stdin=data).stdout == data
+    folder = Path(server.one.out("echo $MINT_RIG_FOLDER"))
+    assert folder != Path(server.zero.out("echo $MINT_RIG_FOLDER")) and folder.exists()
+    server.stop()
+    wait_until("its folder is removed", lambda: not folder.exists(), 20)
+
+
+def test_node_that_boots_again_is_connected_to_again(server: Remote, far: Path):  # noqa: F811
+    says_nodes(far, "running", "running")
+    first = server.one.out("echo $MINT_RIG_FOLDER")
+    job = server.one.start("kill -9 $PPID; sleep 60", limit_s=60)
+    with pytest.raises(NodeEnded):
+        job.wait(20)
+    says_nodes(far, "running", "running", boots=2)
+    assert server.one.out("echo $MINT_RIG_FOLDER") != first
+
+
+def test_node_that_does_not_run_is_told(server: Remote):
+    with pytest.raises(NodeEnded, match="it does not run"):
+        server.machine.links.channel(server.machine.channel, 1, 0.1)
+
+
+def test_only_what_is_removed_at_the_end_is_made(server: Remote, far: Path):  # noqa: F811
+    with pytest.raises(RigError, match="would stay on the server"):
+        server.add(NodePlan("web", (2,), 1024, 0))
+    assert not (far / "asked").exists()
+    server.add(PLAN.one)
+    assert (far / "asked").read_text().startswith("node add one --cpus 2 --memory 1024M@numa0 --device 0000:02:00.0")
+
+
+def test_nodes_of_others_are_not_removed(server: Remote, far: Path):  # noqa: F811
+    says_nodes(far, "running", "running")
+    text = (far / "nodes.json").read_text()
+    assert server.remove_all()
+    assert (far / "asked").read_text() == "node remove one --force --json\n"
+    (far / "nodes.json").write_text(text.replace('"one"', '"web"'))
+    with pytest.raises(RigError, match="node web came meanwhile"):
+        server.remove_all()
+
+
+def test_address_of_a_node_follows_node_0s(server: Remote):
+    assert server.address(2) == "10.77.0.12"
+
+
+def test_what_is_made_there_is_removed_at_the_end():
+    """The shell of the server knows each name that benchmarks give."""
+    for name in (*plan.NODES, *plan.GUESTS):
+        assert f" {name}" in remote.AT_END
