@@ -101,7 +101,7 @@ class Plan:
 
 # -- the file ---------------------------------------------------------------------
 
-TABLE = re.compile(r"\s*\[\s*([\w.\-]+)\s*\]")
+TABLE = re.compile(r"\s*\[+\s*([\w.\-]+)\s*\]")
 KEY = re.compile(r"\s*([\w\-]+)\s*=")
 
 

@@ -23,14 +23,17 @@ import figures_scaling
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
-from report import run
-from report.goals import EMULATOR, NOT_HERE, OPEN
+from report import passes, run
+from report.goals import EMULATOR, NOT_HERE, OPEN, SERVER
 from report.recorder import Recorder, read
 from report.samples import DataSet
 from report.summary import Summary, summarise
 from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
+from rig.inventory import LINUX, MINT, Inventory
 from rig.markers import Stretch
+from rig.plan import NODES
+from rig.roles import NodePlan, Roles
 from rig.scaling import Scaling, Thread
 from rig.server import EMULATED
 from rig.victim import Suffered
@@ -86,7 +89,7 @@ class Played:
             return "\n".join(f"{what} 128000" for what in re.findall(r"took (\w+);", command))
         if command == figures_start.START_NODE:
             return "init 2700000\nloaded 2500000"
-        if command == figures_start.start_guest(EMULATED.guests):
+        if "qemu-system-x86_64" in command and command == figures_start.start_guest(self.roles.guests):
             return "init 9800000"
         if command == figures_ready.START:
             return "called 1000000000000\nmintd 1006500000000"
@@ -357,3 +360,121 @@ def test_move_without_a_time_is_an_error(monkeypatch: pytest.MonkeyPatch):
 
 def test_request_of_fio_costs_its_processors_time():
     assert figures_partition.per_request_us(Played().out("--output-format=json")) == pytest.approx(50.0)
+
+
+# -- on a real server -------------------------------------------------------------
+
+AT_ROLES = Roles(
+    NodePlan("one", (4, 5), 4096, 1, ("0000:41:00.0",)), NodePlan("two", (6,), 2048, 1, ("0000:42:00.0",)),
+    (1, 2), 3, 0, "0000:43:00.0", ("0000:44:00.0", "0000:45:00.0"),
+)  # fmt: skip
+AT_HEADER = replace(HEADER, qemu="", plan="root@server, plan cafe")
+AT_MODULES = {name: module for name, module in MODULES.items() if hasattr(module, "on_pass")}
+
+
+class PlayedRemote(Played):
+    """A server with all roles."""
+
+    def __init__(self, boot: str, roles: Roles = AT_ROLES) -> None:
+        super().__init__()
+        self.boot, self.roles = boot, roles
+        self.has = Inventory(boot=boot, tools=frozenset(figures_configs.GUESTS_TAKE))
+        self.added: list[NodePlan] = []
+
+    def add(self, plan, *more) -> dict:
+        self.added.append(plan)
+        return super().add(plan, *more)
+
+    def out(self, command: str, limit_s: float = 0) -> str:
+        if "/sys/block" in command and "grep -F" in command and "date" not in command:
+            return "/sys/devices/pci0000:00/0000:44:00.0/nvme/nvme2/nvme2n1"
+        if "/fio " in command:
+            return "measure fio 3000.0"
+        return super().out(command, limit_s)
+
+    def address(self, number: int) -> str:
+        return f"10.77.0.{10 + number}"
+
+
+@pytest.fixture
+def at(rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A real server is played."""
+    monkeypatch.setattr(figures_partition, "paths", SimpleNamespace(need=lambda path: path, BUILD=tmp_path))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "fio").write_bytes(b"fio")
+    monkeypatch.setattr(Played, "measured", PlayedGuest.measured, raising=False)
+    places = contextlib.nullcontext
+    monkeypatch.setattr(
+        figures_configs, "Prepared",
+        lambda server, config, program, site: places([PlayedPlace(server, core) for core in site.workers[: config.places]]),
+    )  # fmt: skip
+
+
+def measured_at(module: ModuleType, path: Path, header=AT_HEADER, roles: Roles = AT_ROLES) -> tuple[DataSet, list[set[str]]]:
+    """In a boot without Mint, then in one with it; and which boots were left after each."""
+    left = []
+    for boot in (LINUX, MINT):
+        with Recorder(path, header) as recorder:
+            left.append(passes.measure(module, recorder, PlayedRemote(boot, roles)))
+    return read(path), left
+
+
+@pytest.mark.parametrize("group", AT_MODULES)
+def test_server_gives_what_goals_speak_of(at, tmp_path: Path, group: str):
+    module = MODULES[group]
+    data, left = measured_at(module, tmp_path / "data.jsonl")
+    assert left == [{MINT}, set()]
+    found = summary_of(module, data)
+    assert found.place == SERVER
+    for picture in found.pictures:
+        assert SERVER in picture.figure.where and picture.figure in module.FIGURES
+        assert all(side.found.machines == passes.PASSES for side in picture.sides)
+    unmeasured = {"counted", "own", "pinned"}
+    for verdict in found.verdicts:
+        if verdict.goal.clock in unmeasured or verdict.goal.to == figures_start.DIRECT:
+            assert not verdict.found, verdict
+        else:
+            assert verdict.found and verdict.found.machines == passes.PASSES, verdict
+
+
+@pytest.mark.parametrize("group", AT_MODULES)
+def test_server_is_not_measured_again(at, tmp_path: Path, group: str):
+    before, _ = measured_at(MODULES[group], tmp_path / "data.jsonl")
+    after, left = measured_at(MODULES[group], tmp_path / "data.jsonl")
+    assert after == before and left == [set(), set()]
+
+
+@pytest.mark.parametrize("group", AT_MODULES)
+def test_quick_run_on_a_server_does_less(at, tmp_path: Path, group: str):
+    whole, _ = measured_at(MODULES[group], tmp_path / "whole.jsonl")
+    quick, _ = measured_at(MODULES[group], tmp_path / "quick.jsonl", replace(AT_HEADER, quick=True))
+    assert 0 < len(quick.samples) < len(whole.samples) / 2
+
+
+@pytest.mark.parametrize("group", MODULES)
+def test_what_a_plan_has_not_is_told(at, tmp_path: Path, group: str):
+    """A plan of one node alone: each group gives what it can, and says of the rest why it does not."""
+    roles = Roles(AT_ROLES.one)
+    data, _ = measured_at(MODULES[group], tmp_path / "data.jsonl", roles=roles)
+    assert bool(data.absent) == (group != "ready")
+    if passes.ALL in {what for _, what in data.absent}:
+        assert not data.samples
+    assert all(why for why in data.absent.values())
+
+
+def test_nodes_that_groups_add_are_removed_by_the_server(at, tmp_path: Path):
+    for module in AT_MODULES.values():
+        with Recorder(tmp_path / f"{module.GROUP}.jsonl", AT_HEADER) as recorder:
+            server = PlayedRemote(MINT)
+            passes.measure(module, recorder, server)
+            assert {one.name for one in server.added} <= set(NODES)
+            assert all(core in (3, 4, 5, 6) for one in server.added for core in one.cpus)
+
+
+def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    removed = []
+    monkeypatch.setattr(PlayedRemote, "remove_all", lambda self: removed.append(True))
+    monkeypatch.setattr(figures_ready, "start", lambda _: 1 / 0)
+    with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder, pytest.raises(ZeroDivisionError):
+        passes.measure(figures_ready, recorder, PlayedRemote(MINT))
+    assert removed == [True]

@@ -64,7 +64,7 @@ def test_example_of_the_documents_is_taken():
 FILES = [
     ("cores = [4, 5]", "cores = [4, 5", 3, "no TOML: Unclosed array (at line 3, column 1)"),
     ("[guests]", "[guest]", 11, "there is no [guest]: a plan has one, two, guests, moving, data0, data1"),
-    ("[guests]\n", "[[guests]]\n", 1, "guests must be a table: [guests], and its keys below"),
+    ("[guests]\n", "[[guests]]\n", 11, "guests must be a table: [guests], and its keys below"),
     ("numa = 1\ndisk", "nama = 1\ndisk", 4, "[one] has no key nama: it takes cores, memory, numa, disk, devices"),
     ("core = 3", 'core = "3"', 14, "moving.core = '3': must be the number of a core"),
     ("core = 3", "core = true", 14, "moving.core = True: must be the number of a core"),
