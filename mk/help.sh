@@ -15,6 +15,6 @@ awk '
 cat <<'END'
 
 Variables: BUILD (outputs; build/), MINT_CACHE (caches; ~/.cache/mint), JOBS,
-T (rig tests to run), NODE and CMD (make sh, make exec), G, QUICK and SEED
-(make report).
+T (rig tests to run), NODE and CMD (make sh, make exec), G, QUICK, SEED, AT and
+PLAN (make report).
 END

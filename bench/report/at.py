@@ -2,6 +2,7 @@
 """make report on a real server: everything is checked before anything is done, there or here."""
 
 import re
+import shlex
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from report.recorder import Recorder
 from report.samples import Header
 from rig import inventory, paths, plan
 from rig.errors import MachineLost
-from rig.inventory import Inventory
+from rig.inventory import MINT, Inventory
 from rig.plan import BadPlan, Fault, Plan
 from rig.remote import Remote
 from rig.ssh import Ssh
@@ -57,11 +58,23 @@ class There:
                 except MachineLost as error:
                     say(f"group {group.GROUP} was cut, and goes on when it is called again: {error}")
                     return False, left
-                except Exception:  # whatever it is: hours of other groups are not to be lost for it
+                except Exception:  # whatever it is: other groups are not to be lost for it
                     good = False
                     traceback.print_exc()
                     say(f"group {group.GROUP} failed, and goes on when it is called again")
         return good, left
+
+
+def dry_run(ssh: Ssh, wanted: Plan) -> list[Fault]:
+    """What mintctl says against each node of the plan: it knows more of cores and functions than we have asked."""
+    faults = []
+    for node in filter(None, (wanted.one, wanted.two)):
+        words = shlex.join(["mintctl", "node", "add", *node.words(), "--dry-run"])
+        *said, status = ssh.run(f"{words} </dev/null 2>&1; echo $?").splitlines()
+        if status != "0":
+            text = " ".join(line.strip() for line in said)
+            faults.append(Fault(wanted.lines.get(node.name, 1), f"[{node.name}] is refused by mintctl there: {text}"))
+    return faults
 
 
 def prepare(at: str, file: Path) -> There:
@@ -69,11 +82,14 @@ def prepare(at: str, file: Path) -> There:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadPlan(str(file), [Fault(1, f"no plan can be read there: {error}; docs/report-plan.toml is one")], 2) from error
+        fault = Fault(1, f"no plan can be read there: {error}; docs/report-plan.toml is one")
+        raise BadPlan(str(file), [fault], 2) from error
     wanted = plan.parse(text, str(file))
     ssh = Ssh(at)
     has = inventory.read(ssh.run(inventory.SCRIPT))
     plan.check(wanted, has)
+    if has.boot == MINT and (faults := dry_run(ssh, wanted)):
+        raise BadPlan(wanted.name, faults, 3)
     return There(ssh, wanted, has)
 
 

@@ -60,12 +60,21 @@ for s in /sys/block/*; do
 		if (index(numbers, " " $3 " ") || source == b ||
 			(index(source, b) == 1 && substr(source, length(b) + 1) ~ /^p?[0-9]+$/)) print $5
 	}' | sort -u | paste -sd, -)
-	holders=$(for h in "$s"/holders/* "$s"/"$b"*/holders/*; do [ -e "$h" ] && echo "${h##*/}"; done | sort -u | paste -sd, -)
+	parts=$(for t in "$s"/"$b"*/partition; do [ -e "$t" ] && t=${t%/*} && echo "${t##*/}"; done | paste -sd, -)
+	# A file system may be where no mount table shows it (below the root that an initrd left), or hold several disks.
+	holders=$({
+		for h in "$s"/holders/* "$s"/"$b"*/holders/*; do [ -e "$h" ] && echo "${h##*/}"; done
+		for t in $b $(echo "$parts" | tr , ' '); do
+			for f in /sys/fs/*/"$t" /sys/fs/*/*/devices/"$t"; do [ -e "$f" ] && f=${f#/sys/fs/} && echo "${f%%/*}"; done
+			command -v perl >/dev/null && {
+				perl -MFcntl -e 'exit !sysopen(my $f, shift, O_RDONLY | O_EXCL) && $!{EBUSY}' "/dev/$t" || echo 'an exclusive user'
+			}
+		done
+	} | sort -u | paste -sd, -)
 	open=$(echo "$opened" | awk -v b="/dev/$b" '
 		$2 == b || (index($2, b) == 1 && substr($2, length(b) + 1) ~ /^p?[0-9]+$/) { print $1 }' | sort -u |
 		while read -r p; do first "/proc/$p/comm"; done | sort -u | paste -sd, -)
 	names=$(cat "$s"/"$b"*/uevent 2>/dev/null | sed -n 's/^PARTNAME=//p' | paste -sd, -)
-	parts=$(for t in "$s"/"$b"*/partition; do [ -e "$t" ] && t=${t%/*} && echo "${t##*/}"; done | paste -sd, -)
 	found=$(for t in $b $(echo "$parts" | tr , ' '); do
 		wipefs --no-act --noheadings --output TYPE "/dev/$t" 2>/dev/null || echo unreadable
 	done | tr -d ' ' | sort -u | paste -sd, -)

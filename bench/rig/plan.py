@@ -133,7 +133,9 @@ def is_size(value: object) -> str:
     """ "", or what is wrong."""
     if not isinstance(value, str) or not (found := SIZE.fullmatch(value)) or not mib(value):
         return 'must be a size like "4G" or "768M"'
-    return "" if mib(value) % BLOCK_MIB == 0 else f"memory comes in blocks of {BLOCK_MIB} MiB, and {found[0]} is no number of them"
+    if mib(value) % BLOCK_MIB:
+        return f"memory comes in blocks of {BLOCK_MIB} MiB, and {found[0]} is no number of them"
+    return ""
 
 
 def mib(value: str) -> int:
@@ -313,8 +315,8 @@ def _memory(plan: Plan, has: Inventory) -> Iterator[Fault]:
         wanted[node.numa] = wanted.get(node.numa, 0) + node.memory_mib
         line = plan.lines.get(f"{node.name}.memory", 1)
         if node.numa not in has.numa_mib:
-            numas = ", ".join(map(str, sorted(has.numa_mib)))
-            yield Fault(plan.lines.get(f"{node.name}.numa", 1), f"{node.name}.numa: there is no NUMA node {node.numa}, but {numas}")
+            key, numas = f"{node.name}.numa", ", ".join(map(str, sorted(has.numa_mib)))
+            yield Fault(plan.lines.get(key, 1), f"{key}: there is no NUMA node {node.numa}, but {numas}")
             continue
         yield from _enough(f"{node.name}.memory", line, node.numa, wanted[node.numa], has)
     if plan.moving_numa is not None:
@@ -349,10 +351,12 @@ def _functions(plan: Plan, has: Inventory) -> Iterator[Fault]:
             yield Fault(line, f"{key}: {function} belongs to node {device['owner_name']}: remove that node first")
             continue
         if device and (device["platform"] or device["bridge"]):
-            yield Fault(line, f"{key}: {function} is {'a bridge' if device['bridge'] else 'the platform’s'}, and stays with node 0")
+            what = "a bridge" if device["bridge"] else "the platform's"
+            yield Fault(line, f"{key}: {function} is {what}, and stays with node 0")
             continue
         if not disks and ".devices" not in key:
-            yield Fault(line, f"{key}: {function} is no disk that node 0 has: `ls -l /sys/block` on the server shows which are")
+            text = f"{function} is no disk that node 0 has: `ls -l /sys/block` on the server shows which are"
+            yield Fault(line, f"{key}: {text}")
         for disk in disks:
             if fault := _used(disk, has) or _content(key, disk, data.get(key)):
                 yield Fault(line, f"{key}: {fault}")
@@ -367,7 +371,8 @@ def _used(disk: Disk, has: Inventory) -> str:
     if swaps:
         return f"{where} has swap that is on ({', '.join(swaps)}): `swapoff` it, or name another"
     if disk.holders:
-        return f"{where} is held by {', '.join(disk.holders)} (LVM, RAID, dm-crypt or multipath): take that down, or name another"
+        holders = f"{', '.join(disk.holders)} (a file system, LVM, RAID, dm-crypt or multipath)"
+        return f"{where} is held by {holders}: take that down, or name another"
     if members := [sign for sign in disk.signatures if MEMBERS.fullmatch(sign)]:
         return f"{where} is part of something larger ({', '.join(members)}): take it out of that, or name another"
     if disk.open:

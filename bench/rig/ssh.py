@@ -102,7 +102,8 @@ class Ssh:
         except FileNotFoundError as error:
             raise NoConnection(f"there is no ssh here: {error}; run 'make setup'") from error
         except subprocess.TimeoutExpired as error:
-            raise NoConnection(f"{self.at} did not answer within {limit_s:g} s: look whether `ssh {self.at}` does") from error
+            text = f"{self.at} did not answer within {limit_s:g} s: look whether `ssh {self.at}` does"
+            raise NoConnection(text) from error
         if done.returncode == NO_CONNECTION:
             raise NoConnection(
                 f"no connection to {self.at}: {done.stderr.strip() or 'ssh says nothing'}. `ssh -o BatchMode=yes {self.at}"

@@ -34,6 +34,9 @@ if words[:2] == ["node", "list"]:
     print(open(here + "/nodes.json").read())
 elif words[:3] == ["node", "exec", "--stdin"]:
     os.execvp(words[5], words[5:])
+elif "--dry-run" in words:
+    refused = here + "/refused"
+    sys.exit(open(refused).read() if os.path.exists(refused) and words[2] == "two" else 0)
 else:
     with open(here + "/asked", "a") as file:
         print(*words, file=file)

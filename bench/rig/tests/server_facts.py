@@ -38,7 +38,8 @@ def answers(boot: str = "mint", **changes) -> str:
     if boot == "mint":
         nodes = [{"id": 0, "name": "node0", "state": "running", "boots": 1, "address": "10.77.0.10"}]
         cpus = [{"id": n, "state": "owned", "owner": 0, "owner_name": "node0"} for n in range(8)]
-        blocks = [{"state": "free", "owner": None, "numa": n, "bytes": 128 << 20} for n in (0, 1) for _ in range(POOL_BLOCKS)]
+        free = {"state": "free", "owner": None, "bytes": 128 << 20}
+        blocks = [free | {"numa": numa} for numa in (0, 1) for _ in range(POOL_BLOCKS)]
         functions = [fields[0] for fields in disks.values()]
         devices = [device(function) for function in (*functions, CARD)]
         devices += [device(BRIDGE, bridge=True), device(PLATFORM, platform=True)]

@@ -90,6 +90,16 @@ def test_plan_that_is_none_for_the_server_writes_nothing(server: Server, capsys)
     assert server.said == ["asked"] and not server.out.exists()
 
 
+def test_plan_that_mintctl_refuses_writes_nothing(server: Server, capsys):
+    """What it knows, and we do not ask: it is asked without doing it."""
+    server.boots(MINT)
+    (server.far / "refused").write_text("refused: 0000:42:00.0 is in an IOMMU group with 0000:42:00.1\ngive both")
+    assert server.report() == 3
+    text = "[two] is refused by mintctl there: refused: 0000:42:00.0 is in an IOMMU group with 0000:42:00.1 give both"
+    assert f"{server.plan}:6: {text}" in capsys.readouterr().err
+    assert server.said == ["asked"] and not server.out.exists()
+
+
 def test_server_and_plan_go_together(server: Server, capsys):
     assert run.main(["--at", AT]) == 2 and run.main(["--plan", str(server.plan)]) == 2
     assert capsys.readouterr().err.count("--at and --plan go together") == 2
@@ -115,7 +125,8 @@ def test_run_stops_for_another_boot_and_goes_on_in_it(server: Server, capsys):
     server.boots(MINT)
     assert server.report() == 0
     data = read(path)
-    assert {(s.machine, s.side) for s in data.samples} == {(f"pass {n}", side) for n in range(1, 6) for side in (LINUX, MINT)}
+    passes = [f"pass {number}" for number in range(1, 6)]
+    assert {(s.machine, s.side) for s in data.samples} == {(one, side) for one in passes for side in (LINUX, MINT)}
     assert data.header.kernels == {"linux": "6.12-linux linux-digest", "mint": "6.12-mint mint-digest"}
     assert data.header.qemu == "" and data.header.plan.startswith(f"{AT}, plan ") and data.absent == {}
     # And back: what it was is known.

@@ -147,8 +147,8 @@ SERVERS = [
     ({"lines": [("swap", "/dev/nvme3n1p2")]}, 19,
      "data1.disk: /dev/nvme3n1 (0000:44:00.0) has swap that is on (/dev/nvme3n1p2): `swapoff` it, or name another"),
     ({"disks": {"nvme3n1": {2: "dm-0,md127"}}}, 19,
-     "data1.disk: /dev/nvme3n1 (0000:44:00.0) is held by dm-0, md127 (LVM, RAID, dm-crypt or multipath): take that down,"
-     " or name another"),
+     "data1.disk: /dev/nvme3n1 (0000:44:00.0) is held by dm-0, md127 (a file system, LVM, RAID, dm-crypt or multipath):"
+     " take that down, or name another"),
     ({"disks": {"nvme3n1": {5: "LVM2_member"}}}, 19,
      "data1.disk: /dev/nvme3n1 (0000:44:00.0) is part of something larger (LVM2_member): take it out of that, or name"
      " another"),
@@ -166,7 +166,7 @@ def test_plan_that_is_none_for_this_server_is_refused(changes: dict, line: int, 
 
 @pytest.mark.parametrize(("function", "text"), [
     (BRIDGE, f"one.devices[0]: {BRIDGE} is a bridge, and stays with node 0"),
-    (PLATFORM, f"one.devices[0]: {PLATFORM} is the platform’s, and stays with node 0"),
+    (PLATFORM, f"one.devices[0]: {PLATFORM} is the platform's, and stays with node 0"),
 ])  # fmt: skip
 def test_what_stays_with_node_0_is_refused(function: str, text: str):
     with_devices = GOOD.replace('"0000:41:00.0"\n', f'"0000:41:00.0"\ndevices = ["{function}"]\n')
