@@ -36,12 +36,12 @@ AT_BEGIN = """
 onlines=$(grep -lx 1 /sys/devices/system/cpu/cpu*/online 2>/dev/null)
 """
 AT_END = f"""
-if command -v virsh >/dev/null; then
-	for guest in {" ".join(GUESTS)}; do
-		virsh -q destroy $guest; virsh -q undefine $guest; virsh -q vol-delete $guest.raw --pool mint
-		rm -f /var/log/libvirt/qemu/$guest-console.log /var/log/libvirt/qemu/$guest.log
-	done >/dev/null 2>&1
-fi
+for guest in $(virsh -q list --all --name 2>/dev/null | grep -xE '{"|".join(GUESTS)}'); do
+	virsh -q destroy $guest; virsh -q undefine $guest; virsh -q vol-delete $guest.raw --pool mint
+done >/dev/null 2>&1
+for guest in {" ".join(GUESTS)}; do
+	rm -f /var/log/libvirt/qemu/$guest-console.log /var/log/libvirt/qemu/$guest.log
+done
 if [ -e /sys/kernel/mint/node ]; then
 	for node in {" ".join(NODES)}; do mintctl node remove $node --force >/dev/null 2>&1; done
 fi

@@ -14,6 +14,7 @@ import threading
 from rig import bootstrap
 from rig.channel import Channel
 from rig.errors import CommandTimeout, MachineLost, RigError
+from rig.wait import SLOWNESS
 
 OPTIONS = (
     "-T", "-x", "-a",
@@ -97,7 +98,7 @@ class Ssh:
         """stdout of a script for its sh, which writes nothing there. Raises NoConnection, RigError."""
         try:
             done = subprocess.run(
-                self._words("exec sh -s"), input=script, capture_output=True, text=True, timeout=limit_s, check=False
+                self._words("exec sh -s"), input=script, capture_output=True, text=True, timeout=limit_s * SLOWNESS, check=False
             )
         except FileNotFoundError as error:
             raise NoConnection(f"there is no ssh here: {error}; run 'make setup'") from error
@@ -128,7 +129,7 @@ class Ssh:
         try:
             stream.sendall(agent)
             channel = Channel(stream, lost, MachineLost)
-            channel.wait_ready(START_S)
+            channel.wait_ready(START_S * SLOWNESS)
         except (OSError, MachineLost, CommandTimeout) as error:
             stream.shutdown(0)
             stream.close(5)

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -186,4 +187,4 @@ def test_address_of_a_node_follows_node_0s(server: Remote):
 def test_what_is_made_there_is_removed_at_the_end():
     """The shell of the server knows each name that benchmarks give."""
     for name in (*plan.NODES, *plan.GUESTS):
-        assert f" {name}" in remote.AT_END
+        assert re.search(rf"\b{name}\b", remote.AT_END)
