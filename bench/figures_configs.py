@@ -32,7 +32,7 @@ from typing import Protocol
 from figures_programs import FOLDER, TMP, build, initrd_with, put
 from report.figure import Figure
 from report.goals import EMULATOR, SERVER, Goal, equal
-from report.passes import ALL
+from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig import accel
@@ -484,7 +484,7 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
     roles = remote.roles
     if not roles.guests or len(roles.one.cpus) < 2:
-        return {ALL: "the plan has no [guests] with a core, or one.cores has less than two"}
+        return {WHOLE_GROUP: "the plan has no [guests] with a core, or one.cores has less than two"}
     found = {"the same memory for all": "that of Linux is the server's, that of nodes the plan's"}
     if not all(roles.data):
         found["figures 7 and 10 (reads)"] = "the plan has no [data0] and [data1]"

@@ -17,7 +17,7 @@ from figures_guests import PlugGuest
 from figures_programs import FOLDER, TMP, build, put, seconds
 from report.figure import Figure
 from report.goals import Goal, equal
-from report.passes import ALL
+from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
@@ -209,7 +209,7 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
     roles = remote.roles
     if len(roles.guests) < 2 or roles.moving is None or roles.moving_numa is None:
-        return {ALL: "the plan has no [guests] with two cores, no moving.core or no moving.numa"}
+        return {WHOLE_GROUP: "the plan has no [guests] with two cores, no moving.core or no moving.numa"}
     return {} if roles.moving_disk else {"a disk's move": "the plan has no moving.disk"}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from figures_programs import FOLDER, build, guest_initrd, number, put
 from report.figure import Figure
 from report.goals import Goal, equal
-from report.passes import ALL
+from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.guest import Guest
@@ -135,7 +135,7 @@ AT_BOOTS = (MINT,)
 def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
     if remote.roles.two is None:
-        return {ALL: "the plan has no [two]"}
+        return {WHOLE_GROUP: "the plan has no [two]"}
     return {} if len(remote.roles.guests) > 1 else {SIDES[VIRTIO]: "the plan has no [guests] with two cores"}
 
 

@@ -16,23 +16,27 @@ chance. The one kernel of four cores takes part twice, as a null comparison.
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from figures_configs import numbering
+from figures_configs import EMULATED, numbering
 from figures_moves import timed
-from figures_programs import build, put
+from figures_programs import FOLDER, build, put
 from report.figure import Figure
 from report.goals import EMULATOR, SERVER, Goal, equal
+from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig import accel
 from rig.area import Area
 from rig.channel import Job
 from rig.errors import RigError
+from rig.inventory import MINT as BOOT
 from rig.machine import CPUS, CPUS_PER_SOCKET, MEMORY_PER_NUMA_MIB, MINT, SOCKETS, MachineConfig
 from rig.node import Node
 from rig.ram import Ram, area_of
+from rig.remote import Remote
+from rig.roles import Roles
 from rig.scaling import Scaling, own_instructions, rates, read
 from rig.server import DISK1, DISK2_NVME, SPARE, NodePlan, Server
 from rig.wait import wait_until
@@ -43,7 +47,7 @@ MACHINES, QUICK_MACHINES = 5, 1
 REPEATS, QUICK_REPEATS = 3, 2
 FILL_ROUNDS, QUICK_FILL_ROUNDS = 2, 1
 OWN, WALL, SIZE = "own", "wall", "size"
-PROGRAM = "/root/scale"
+PROGRAM = f"{FOLDER}/scale"
 LABEL = 0
 LIMIT_S = 600
 MIB = 1 << 20
@@ -53,8 +57,9 @@ MACHINE_MIB = SOCKETS * MEMORY_PER_NUMA_MIB
 # -- calls: kernels ---------------------------------------------------------------
 
 # Cores that work; each half has its memory beside it. Node 0 keeps the boot core, and one more.
-LEFT, RIGHT = (1, 2), (3, 4)
 HALF_MIB = 768
+LEFT = NodePlan("left", (1, 2), HALF_MIB, 0, (DISK2_NVME,))
+RIGHT = NodePlan("right", (3, 4), HALF_MIB, 1, (DISK1,))
 ONE, AGAIN, NODES = "one kernel", "one kernel again", "two nodes"
 
 
@@ -64,17 +69,19 @@ class Layout:
 
     cores: int
     side: str
+    left: NodePlan = LEFT
+    right: NodePlan = RIGHT
 
     @property
     def plans(self) -> tuple[NodePlan, ...]:
         """Its nodes. On both sides as many cores and as much memory on each NUMA node."""
-        left, right = LEFT[: self.cores // 2], RIGHT[: self.cores // 2]
+        left, right = (replace(half, cpus=half.cpus[: self.cores // 2]) for half in (self.left, self.right))
         if self.side == NODES:
-            return (
-                NodePlan("left", left, HALF_MIB, 0, (DISK2_NVME,)),
-                NodePlan("right", right, HALF_MIB, 1, (DISK1,)),
-            )
-        return (NodePlan("both", left + right, HALF_MIB, 1, (DISK1,), ("--memory", f"{HALF_MIB}M@numa0")),)
+            return left, right
+        both = replace(right, name="both", cpus=left.cpus + right.cpus)
+        if left.numa == right.numa:
+            return (replace(both, memory_mib=left.memory_mib + right.memory_mib),)
+        return (replace(both, more=("--memory", f"{left.memory_mib}M@numa{left.numa}")),)
 
 
 # All that take turns on a machine, by what they are called there.
@@ -219,7 +226,9 @@ class Place:
 
 
 @contextlib.contextmanager
-def kernels(server: Server, layout: Layout, program: bytes) -> Iterator[list[Place]]:
+def kernels(
+    server: Server | Remote, layout: Layout, program: bytes, apics: Mapping[int, int] = EMULATED.apics
+) -> Iterator[list[Place]]:
     """The nodes of a layout, with the program, and quiet; node 0 alone at the end."""
     try:
         nodes = [server.node(server.add(plan, "--wait", "running")["node"]["id"]) for plan in layout.plans]
@@ -228,7 +237,7 @@ def kernels(server: Server, layout: Layout, program: bytes) -> Iterator[list[Pla
             server.wait_ready(node)
             node.run(QUIET)
             put(node, PROGRAM, program)
-            numbers = numbering(node.read("/proc/cpuinfo"))
+            numbers = numbering(node.read("/proc/cpuinfo"), apics)
             if set(numbers) != set(plan.cpus):
                 raise RigError(f"node {node.number} has cores {sorted(numbers)}, not {plan.cpus}")
             places.append(Place(node, plan.cpus, tuple(numbers[core] for core in plan.cpus)))
@@ -252,7 +261,7 @@ def together(places: Sequence[Place], words: str) -> list[Scaling]:
 
 
 def measure(
-    taker: Taker, server: Server, layout: Layout, places: Sequence[Place], clock: str, order: int, repeats: int
+    taker: Taker, server: Server | Remote, layout: Layout, places: Sequence[Place], clock: str, order: int, repeats: int
 ) -> None:
     """All calls on kernels that run."""
     cores = [core for place in places for core in place.cores]
@@ -357,8 +366,45 @@ def starts(taker: Taker, seed: int, rounds: int) -> None:
                     taker.add("start", which, seconds, "s", round=2 * number + place)
 
 
-# Of a real server (report.passes).
-NOT_AT = "its nodes take cores of two NUMA nodes in pairs, which a plan cannot name yet"
+# -- on a real server -------------------------------------------------------------
+
+AT_BOOTS = (BOOT,)
+
+
+def layouts_at(roles: Roles) -> dict[str, Layout]:
+    """Those that the plan's nodes have cores for; each half has as much memory as the smaller one."""
+    memory_mib = min(roles.one.memory_mib, roles.two.memory_mib)
+    left, right = (
+        replace(node, name=name, memory_mib=memory_mib) for node, name in ((roles.two, "left"), (roles.one, "right"))
+    )
+    has = 2 * min(len(left.cpus), len(right.cpus))
+    return {
+        name: replace(layout, left=left, right=right) for name, layout in LAYOUTS.items() if layout.cores <= has
+    }
+
+
+def absent_at(remote: Remote) -> Mapping[str, str]:
+    """What is not measured on a server."""
+    roles = remote.roles
+    if roles.two is None:
+        return {WHOLE_GROUP: "the plan has no [two]"}
+    why = "a plan names two nodes, and what no kernel can use is read in the emulator's RAM"
+    found = {"further nodes: their starts, memory": why}
+    if len(layouts_at(roles)) < len(LAYOUTS):
+        found["4 cores"] = "one.cores or two.cores of the plan has less than two"
+    return found
+
+
+def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
+    """All kernels, in turns."""
+    program, layouts = build("scale"), layouts_at(remote.roles)
+    (order,) = turns(recorder.header.seed, f"{GROUP} {taker.name}", list(layouts), 1)
+    for place, name in enumerate(order):
+        with kernels(remote, layouts[name], program, remote.has.apics) as places:
+            measure(taker, remote, layouts[name], places, WALL, place, recorder.pick(REPEATS, QUICK_REPEATS))
+
+
+# -- on the emulated server -------------------------------------------------------
 
 
 def run(recorder: Recorder) -> None:

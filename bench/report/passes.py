@@ -15,7 +15,7 @@ from rig.remote import Remote
 PASSES, QUICK_PASSES = 5, 1
 PASS = "pass"
 # In place of what is absent, where that is the group.
-ALL = "all of it"
+WHOLE_GROUP = "all of it"
 # The boots, as people are told of them.
 BOOTS = {
     LINUX: "Linux without Mint (a stock kernel, or the -mint kernel without mint=)",
@@ -30,7 +30,7 @@ class Group(Protocol):
     AT_BOOTS: tuple[str, ...]  # those that it is measured in
 
     def absent_at(self, remote: Remote) -> Mapping[str, str]:
-        """What is not measured there, and why; ALL: nothing is."""
+        """What is not measured there, and why; WHOLE_GROUP: nothing is."""
 
     def on_pass(self, taker: Taker, remote: Remote, recorder: Recorder) -> None:
         """A pass, or its part of this boot."""
@@ -44,12 +44,12 @@ def parts(group: Group) -> dict[str, str]:
 def measure(group, recorder: Recorder, remote: Remote) -> set[str]:
     """What is missing and this boot allows; gives the boots that the rest takes."""
     if not hasattr(group, "on_pass"):
-        recorder.absent(group.GROUP, ALL, group.NOT_AT)
+        recorder.absent(group.GROUP, WHOLE_GROUP, group.NOT_AT)
         return set()
     absent = group.absent_at(remote)
     for what, why in absent.items():
         recorder.absent(group.GROUP, what, why)
-    if ALL in absent:
+    if WHOLE_GROUP in absent:
         return set()
     count = recorder.pick(PASSES, QUICK_PASSES)
     part = parts(group).get(remote.boot)

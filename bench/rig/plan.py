@@ -15,7 +15,7 @@ from rig.inventory import MINT, Disk, Inventory
 from rig.roles import NodePlan, Roles
 
 # By these names nodes and guests are made: at the end they are ours, and are removed.
-NODES = ("one", "two", "stopped", "figure")
+NODES = ("one", "two", "stopped", "figure", "left", "right", "both")
 GUESTS = ("far", "near", "plug", "eval1", "eval2")
 
 FUNCTION = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
