@@ -80,7 +80,6 @@ class Recorder:
             self.header = replace(self.header, seed=old.header.seed)
         if different := old.header.differences(self.header):
             return self._put_aside(old.header.tree, "; ".join(different))
-        self.header = self.header.with_kernels_of(old.header)
         self._absent = dict(old.absent)
         whole = len(_whole(self._path))
         if whole < self._path.stat().st_size:

@@ -479,3 +479,12 @@ def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest
     with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder, pytest.raises(ZeroDivisionError):
         passes.measure(figures_ready, recorder, PlayedRemote(MINT))
     assert removed == [True]
+
+
+def test_each_boot_gives_its_own_configurations(at, tmp_path: Path):
+    for boot, mint in ((LINUX, False), (MINT, True)):
+        path = tmp_path / f"{boot}.jsonl"
+        with Recorder(path, AT_HEADER) as recorder:
+            assert passes.measure(figures_configs, recorder, PlayedRemote(boot)) == {LINUX, MINT} - {boot}
+        sides = {sample.side for sample in read(path).samples}
+        assert sides == {side for side, config in figures_configs.RUNS.items() if config.mint == mint}

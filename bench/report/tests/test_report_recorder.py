@@ -173,3 +173,39 @@ def test_lines_are_json_for_others(path: Path):
     measure(path, Group(machines=1))
     kinds = [next(iter(json.loads(text))) for text in path.read_text().splitlines()]
     assert kinds == ["header", "begin", *["sample"] * PER_MACHINE, "end"]
+
+
+def test_emulator_boots_all_kernels_so_fewer_are_others():
+    """Only a real server adds them boot by boot."""
+    both = replace(HEADER, kernels={"mint": "cafe", "lockdep": "f00d"})
+    assert HEADER.differences(both) and both.differences(HEADER)
+    there = replace(HEADER, qemu="")
+    assert not there.differences(replace(there, kernels={"linux": "f00d"}))
+    assert there.differences(replace(there, kernels={"mint": "f00d"}))
+
+
+def test_parts_of_a_machine_count_by_themselves(path: Path):
+    """One part is whole, the other was cut: its samples are left out, and only it is measured again."""
+    with Recorder(path, HEADER) as recorder:
+        with recorder.machine("made", "pass 1", "linux") as taker:
+            taker.add("case", "Linux", 1.0, "s")
+        with pytest.raises(ValueError, match="cut"), recorder.machine("made", "pass 1", "mint") as taker:
+            taker.add("case", "Mint", 2.0, "s")
+            raise ValueError("cut")
+    data = read(path)
+    assert [(s.machine, s.side) for s in data.samples] == [("pass 1", "Linux")]
+    assert data.ended == {("made", "pass 1, linux")} and data.cut == {("made", "pass 1, mint"): "ValueError: cut"}
+    with Recorder(path, HEADER) as recorder:
+        assert recorder.missing("made", "pass", 1, "linux") == []
+        assert recorder.missing("made", "pass", 1, "mint") == ["pass 1"]
+
+
+def test_what_is_absent_is_told_until_it_is_there(path: Path):
+    with Recorder(path, HEADER) as recorder:
+        recorder.absent("made", "one", "no disk")
+        recorder.absent("made", "two", "no core")
+    with Recorder(path, HEADER) as recorder:
+        recorder.absent("made", "one", "no disk")
+        recorder.absent("made", "two", "")
+    assert read(path).absent == {("made", "one"): "no disk"}
+    assert path.read_text().count('"absent"') == 3

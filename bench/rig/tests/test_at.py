@@ -179,13 +179,19 @@ def test_lost_connection_ends_the_run_which_goes_on(server: Server, capsys):
             os.killpg(there._stream.process.pid, signal.SIGKILL)
             there.zero.out("sleep 60")
 
-    server.groups["made"] = group("made", cut_once, (MINT,))
+    later = []
+    server.groups = {
+        "made": group("made", cut_once, (MINT,)),
+        "later": group("later", lambda *_: later.append(True), (MINT,)),
+    }
+    run.GROUPS.append("later")
     assert server.report() == 1
+    assert not later, "there is no connection for it"
     assert f"made was cut, and goes on when it is called again: the connection to {AT} ended" in capsys.readouterr().err
     data = read(server.out / AT / "data.jsonl")
     assert data.ended == {("made", "pass 1")} and set(data.cut) == {("made", "pass 2")}
     assert server.report() == 0
-    assert len(read(server.out / AT / "data.jsonl").ended) == 5
+    assert len(read(server.out / AT / "data.jsonl").ended) == 10
 
 
 def test_failed_group_keeps_no_other_from_being_measured(server: Server, capsys):

@@ -104,7 +104,7 @@ def test_host_that_is_not_there_is_told_with_the_way_out(far: Path):  # noqa: F8
         Ssh("root@nowhere").run("true")
 
 
-@pytest.mark.parametrize("at", ["", "-oProxyCommand=touch /tmp/x", "a b"])
+@pytest.mark.parametrize("at", ["", "-oProxyCommand=true", "a b"])
 def test_words_that_are_no_server_are_refused(at: str):
     with pytest.raises(RigError, match="names no server"):
         Ssh(at)
