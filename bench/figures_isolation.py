@@ -111,7 +111,7 @@ AGGRESSORS = (
     Aggressor("crash", "crash, start again", (GUEST, OTHER)),
 )
 QUICK_VICTIMS = tuple(victim for victim in VICTIMS if victim.kind == "wake")
-QUICK_AGGRESSORS = ("cpu", "tlb")
+QUICK_AGGRESSORS = ("cpu",)
 
 
 def side(aggressor: Aggressor, placement: str) -> str:

@@ -23,8 +23,8 @@ from rig.remote import Remote
 from rig.server import Server
 
 GROUP = "network"
-MACHINES, QUICK_MACHINES = 5, 2
-ROUNDS, QUICK_ROUNDS = 6, 2
+MACHINES, QUICK_MACHINES = 5, 1
+ROUNDS, QUICK_ROUNDS = 6, 1
 PORT = 5999
 ADDRESS_OF_TWO = "10.77.0.12"
 

@@ -44,7 +44,7 @@ from rig.wait import wait_until
 GROUP = "scaling"
 MACHINES, QUICK_MACHINES = 5, 1
 # Of each call, after one that does not count: slabs and page tables are there then.
-REPEATS, QUICK_REPEATS = 3, 2
+REPEATS, QUICK_REPEATS = 3, 1
 FILL_ROUNDS, QUICK_FILL_ROUNDS = 2, 1
 OWN, WALL, SIZE = "own", "wall", "size"
 PROGRAM = f"{FOLDER}/scale"

@@ -23,8 +23,8 @@ from rig.remote import Remote
 from rig.server import EMULATED, NodePlan, Server
 
 GROUP = "start"
-MACHINES, QUICK_MACHINES = 5, 2
-ROUNDS, QUICK_ROUNDS = 4, 2
+MACHINES, QUICK_MACHINES = 5, 1
+ROUNDS, QUICK_ROUNDS = 4, 1
 # The same words for all ways to boot: what the kernel prints costs time on an emulated
 # serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"

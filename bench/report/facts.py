@@ -59,7 +59,7 @@ def host() -> str:
 
 def header(quick: bool, seed: int) -> Header:
     """Of a run that begins now. Raises FileNotFoundError, RigError if what it boots is not there."""
-    flavours = dict.fromkeys(("mint", DEFAULT_FLAVOUR))
+    flavours = dict.fromkeys(("mint", "stock", DEFAULT_FLAVOUR))
     kernels = {flavour: digest(paths.need(paths.kernel(flavour)).read_bytes()) for flavour in flavours}
     return Header(
         commit=commit(), dirty=changes(), qemu=qemu(), kernels=kernels, host=host(),

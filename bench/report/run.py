@@ -21,6 +21,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -54,12 +55,14 @@ def measure(recorder: Recorder, groups: list[str]) -> bool:
     good = True
     for group in groups:
         say(f"group {group}")
+        begin = time.monotonic()
         try:
             module(group).run(recorder)
         except Exception:  # whatever it is: hours of other groups are not to be lost for it
             good = False
             traceback.print_exc()
             say(f"group {group} failed, and goes on when it is called again")
+        say(f"group {group} took {time.monotonic() - begin:.0f} s")
     return good
 
 

@@ -207,7 +207,7 @@ def test_each_goal_speaks_of_what_is_measured():
 
 
 def test_each_run_is_on_a_server_of_its_own(monkeypatch):
-    """All configurations by all clocks, in an order by chance; a quick one by own instructions only."""
+    """All configurations by all clocks, in an order by chance; a quick one few of them, by own instructions."""
     seen: list[tuple[str, str, int]] = []
     monkeypatch.setattr(configs, "build", lambda _: b"")
     monkeypatch.setattr(configs, "on_server", lambda _, __, config, clock, order: seen.append((config.side, clock, order)))
@@ -221,7 +221,7 @@ def test_each_run_is_on_a_server_of_its_own(monkeypatch):
         )
         configs.run(recorder)
         wanted = [(side, clock) for side, config in configs.RUNS.items() for clock in configs.clocks_of(config)]
-        wanted = [one for one in wanted if not quick or one[1] == OWN]
+        wanted = [one for one in wanted if not quick or (one[1] == OWN and one[0] in configs.QUICK_SIDES)]
         assert sorted(one[:2] for one in seen) == sorted(wanted)
         assert [one[:2] for one in seen] != wanted
         assert [one[2] for one in seen] == list(range(len(wanted)))
