@@ -92,14 +92,16 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     return Verdict(goal, OPEN, found, "the interval spans the goal")
 
 
-def doubts(verdicts: Iterable[Verdict]) -> list[str]:
-    """Why what was measured is not to be trusted: null comparisons that do not hold, groups without one."""
+def doubts(verdicts: Iterable[Verdict], quick: bool = False) -> list[str]:
+    """Why what was measured is not to be trusted: null comparisons that do not hold, groups without one. A quick run's
+    may be open: it has one machine."""
+    good = (HOLDS, OPEN) if quick else (HOLDS,)
     measured = [verdict for verdict in verdicts if verdict.found]
     nulls = [verdict for verdict in measured if verdict.goal.null]
     with_null = {verdict.goal.group for verdict in nulls}
     without = dict.fromkeys(verdict.goal.group for verdict in measured if verdict.goal.group not in with_null)
     return [
-        *(f"{verdict.goal.name}: {verdict.word}" for verdict in nulls if verdict.word != HOLDS),
+        *(f"{verdict.goal.name}: {verdict.word}" for verdict in nulls if verdict.word not in good),
         *(f"{group}: there is none" for group in without),
     ]
 
@@ -114,6 +116,7 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
 
 
 def unmet(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that were measured here and do not hold, missed ones first."""
-    found = [verdict for verdict in verdicts if verdict.found and verdict.word in (MISSED, OPEN)]
+    """Those that were measured here and do not hold, missed ones first; of one machine's, none is judged."""
+    judged = [verdict for verdict in verdicts if verdict.found and verdict.found.low is not None]
+    found = [verdict for verdict in judged if verdict.word in (MISSED, OPEN)]
     return sorted(found, key=lambda verdict: verdict.word != MISSED)

@@ -67,7 +67,7 @@ def by_group(verdicts: list[Verdict]) -> str:
 def warnings(summary: Summary) -> list[str]:
     """What a reader must know before a number."""
     found = []
-    if why := doubts(summary.verdicts):
+    if why := doubts(summary.verdicts, summary.header.quick):
         found.append(
             f"Null comparisons do not all hold; what was measured beside them is not to be trusted. {'; '.join(why)}."
         )

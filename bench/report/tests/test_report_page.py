@@ -232,6 +232,17 @@ def test_null_comparison_of_a_quick_run_may_be_open(out: Path, monkeypatch: pyte
     assert report(monkeypatch, Group(null_ratio=1.09, null_noise=0.03)) == 1
 
 
+def test_one_machine_of_a_quick_run_is_not_judged():
+    """Its goals are open, and no list of them hides what matters."""
+    whole = data_set(ratio=1.05, null_ratio=1.3, quick=True)
+    data = replace(whole, samples=[sample for sample in whole.samples if sample.machine == "machine 1"])
+    summary = summarise(data, GOALS, FIGURES)
+    assert run.verdict_lines(summary) == ["made: 3 open"]
+    assert not [text for text in page.warnings(summary) if "Null" in text]
+    two = replace(whole, samples=[sample for sample in whole.samples if sample.machine != "machine 1"])
+    assert [text for text in page.warnings(summarise(two, GOALS, FIGURES)) if "b, and again: missed" in text]
+
+
 def test_quick_data_is_not_the_reports(out: Path, monkeypatch: pytest.MonkeyPatch):
     report(monkeypatch, Group())
     before = files(out)
