@@ -99,8 +99,9 @@ impl PeerClients {
         Ok(client)
     }
 
-    /// Asks the others who that node is; not more often than every second.
-    async fn learn(&self, node: NodeId) {
+    /// Asks the others who that node is, all at once; not more often than every second.
+    /// Nobody waits for them: one that has no daemon says nothing for long.
+    fn learn(&self, node: NodeId) {
         let Some(pki) = &self.tls else { return };
         {
             let mut learned = lock(&self.learned);
@@ -111,15 +112,18 @@ impl PeerClients {
         }
         let others = pki.known().into_iter().map(|known| known.node);
         for other in others.filter(|&other| other != node && other != pki.here().node) {
-            let Ok(client) = self.client(other) else { continue };
-            let asked = client.get::<Introductions>("/v1/local/introductions");
-            if let Ok(Ok(Introductions { known })) = timeout(LEARN_WITHIN, asked).await {
+            let (Ok(client), pki) = (self.client(other), pki.clone()) else { continue };
+            tokio::spawn(async move {
+                let asked = client.get::<Introductions>("/v1/local/introductions");
+                let Ok(Ok(Introductions { known })) = timeout(LEARN_WITHIN, asked).await else {
+                    return;
+                };
                 for known in known.into_iter().filter(|known| known.node == node) {
                     if let Err(error) = pki.meet(known) {
                         warn!(%node, by = %other, "introduction not believed: {error}");
                     }
                 }
-            }
+            });
         }
     }
 
@@ -158,7 +162,7 @@ impl PeerClients {
         lock(&self.apart).remove(&id);
         let asked = async { self.client(node).ok()?.get::<Hello>("/v1/hello").await.ok() };
         let Some(hello) = timeout(within, asked).await.ok().flatten() else {
-            self.learn(node).await;
+            self.learn(node);
             return None;
         };
         let theirs = Versions { oldest: hello.api_oldest, newest: hello.api_version };

@@ -9,6 +9,9 @@ use mint_node::fake::FakeMachine;
 use mint_types::{NodeState, RefusalCode, ResourceKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use super::machine::{Daemon, Machine, id};
 use super::{STUCK, body, test, until, web};
@@ -78,6 +81,55 @@ fn started_node_answers_its_starter_and_all_see_each_other() {
             until(|| hosts().is_ok_and(|text| text.contains(&format!("{address} node1 web"))))
                 .await;
         }
+    });
+}
+
+#[test]
+fn who_asks_a_silent_node_does_not_wait_for_others() {
+    test(async || {
+        let machine = Machine::new();
+        let (zero, mut one) = two(&machine).await;
+        let spec = json!({"name": "db", "cpus": "5", "memory": "512M@numa1", "from": ["node0"]});
+        let request = json!({"spec": spec, "wait": "running"});
+        operate::<NodeResult>(&zero.client, "/v1/nodes", request).await.unwrap();
+        let mut two = machine.daemon(2);
+        met(&zero, 2).await;
+        one.kill();
+        two.kill();
+        let (given_up, mut gives_up) = mpsc::unbounded_channel();
+        for node in [1, 2] {
+            // somebody listens there still, and says nothing
+            let listener = loop {
+                if let Ok(listener) = TcpListener::bind(machine.address(node)).await {
+                    break listener;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            };
+            let given_up = given_up.clone();
+            tokio::spawn(async move {
+                while let Ok((mut asked, _)) = listener.accept().await {
+                    let (given_up, since) = (given_up.clone(), Instant::now());
+                    tokio::spawn(async move {
+                        _ = asked.read_to_end(&mut Vec::new()).await;
+                        // who looks whether it is there again does so briefly
+                        if since.elapsed() > Duration::from_secs(2) {
+                            _ = given_up.send(node);
+                        }
+                    });
+                }
+            });
+        }
+        *zero.app.peers.learned.lock().unwrap() = None;
+        // nobody has introduced node 3, so that both are asked who that is
+        let hello = zero.app.peers.hello(id(3), Duration::from_secs(3));
+        tokio::select! {
+            biased;
+            node = gives_up.recv() => panic!("node {node:?} was waited for"),
+            answer = hello => assert!(answer.is_none()),
+        }
+        let mut asked = [gives_up.recv().await, gives_up.recv().await];
+        asked.sort_unstable();
+        assert_eq!(asked, [Some(1), Some(2)]);
     });
 }
 
