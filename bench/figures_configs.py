@@ -50,6 +50,7 @@ from rig.server import DISK1, NodePlan, Server
 
 GROUP = "configs"
 MACHINES, QUICK_MACHINES = 5, 1
+REPEATS, QUICK_REPEATS = 10, 3
 WALL, PINNED, COUNTED, OWN = "wall", "pinned", "counted", "own"
 
 # Of what node 0 and its kernels get with Mint (rig.machine.MINT): 1 GiB and 1792 MiB are in the pool.
@@ -435,7 +436,14 @@ def numbering(cpuinfo: str, apics: Mapping[int, int] = EMULATED.apics) -> dict[i
 
 
 def measure(
-    taker: Taker, server: Server | Remote, config: Config, places: list[Place], clock: str, order: int, disks: bool = True
+    taker: Taker,
+    server: Server | Remote,
+    config: Config,
+    places: list[Place],
+    clock: str,
+    order: int,
+    repeats: int,
+    disks: bool = True,
 ) -> None:
     """All cases of a configuration that runs, without disks those that read none; a side of two places has the repeats
     of both."""
@@ -451,7 +459,7 @@ def measure(
                 if clock == PINNED:
                     machine = server.machine
                     stack.enter_context(Pinned(machine.process.pid, machine.monitor, place.core))
-                evaluation = place.run(case.words)
+                evaluation = place.run(f"{case.words} repeats={repeats}")
                 stretches = server.machine.stretches(MEASURED)[before:] if clock == OWN else []
             for number, (value, unit) in enumerate(values(evaluation, stretches, place.core, clock)):
                 taker.add(case.name, config.side, value, unit, clock, index * len(evaluation.repeats) + number, order)
@@ -517,7 +525,7 @@ def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
             remote.add(one)
             remote.wait_ready(remote.one)
         with Prepared(remote, config, program, site) as places:
-            measure(taker, remote, config, places, WALL, place, disks)
+            measure(taker, remote, config, places, WALL, place, recorder.pick(REPEATS, QUICK_REPEATS), disks)
         if 1 in config.nodes:
             remote.remove_all()
 
@@ -525,14 +533,14 @@ def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
 # -- on the emulated server -------------------------------------------------------
 
 
-def on_server(taker: Taker, program: bytes, config: Config, clock: str, order: int) -> None:
+def on_server(taker: Taker, program: bytes, config: Config, clock: str, order: int, repeats: int) -> None:
     """A configuration by a clock, on an emulated server of its own."""
     with Server(machine_config(config, clock)) as server:
         if 1 in config.nodes:
             server.add(NODE1)
             server.wait_ready(server.one)
         with Prepared(server, config, program) as places:
-            measure(taker, server, config, places, clock, order)
+            measure(taker, server, config, places, clock, order, repeats)
 
 
 def run(recorder: Recorder) -> None:
@@ -548,4 +556,4 @@ def run(recorder: Recorder) -> None:
     for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
         with recorder.machine(GROUP, name) as taker:
             for place, boot in enumerate(turns(recorder.header.seed, f"{GROUP} {name}", list(boots), 1)[0]):
-                on_server(taker, program, *boots[boot], place)
+                on_server(taker, program, *boots[boot], place, recorder.pick(REPEATS, QUICK_REPEATS))

@@ -37,7 +37,7 @@ JOB_S = 12
 SLICE_S = 0.1
 COUNTED_MACHINES, COUNTED_QUICK_MACHINES = 5, 1
 COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS = 2, 1
-COUNTED_JOB_S = 5
+COUNTED_JOB_S, COUNTED_QUICK_JOB_S = 5, 2
 
 ON, OFF, AGAIN = "on", "off", "off again"
 WORDS = {ON: MINT, OFF: "", AGAIN: ""}
@@ -125,7 +125,7 @@ def per_request_us(text: str) -> float:
     return (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] * 1000 / requests
 
 
-def counted(taker: Taker, side: str, place: int, rounds: int) -> None:
+def counted(taker: Taker, side: str, place: int, rounds: int, job_s: int) -> None:
     """The same jobs on one machine, by count of instructions."""
     program = build("measure")
     config = MachineConfig(f"figures-counted-{side.replace(' ', '-')}", mint=WORDS[side], counted=True)
@@ -133,10 +133,10 @@ def counted(taker: Taker, side: str, place: int, rounds: int) -> None:
         put(server.zero, f"{FOLDER}/measure", program)
         server.zero.run(LAY_OUT)
         # The first copy meets memory that the kernel has not zeroed yet.
-        server.zero.run(f"{FOLDER}/measure copy {COUNTED_JOB_S}", 600)
+        server.zero.run(f"{FOLDER}/measure copy {job_s}", 600)
         for count in range(rounds):
             for job in ("cpu", "copy"):
-                command = f"taskset -c 0 {FOLDER}/measure {job} {COUNTED_JOB_S}"
+                command = f"taskset -c 0 {FOLDER}/measure {job} {job_s}"
                 value = number(server.zero.out(command, 600), job)
                 taker.add(job, side, value, COUNTED_UNITS[job], "counted", count, place)
             # fio waits for the host's disk: what counts is what a request takes.
@@ -180,8 +180,10 @@ def run(recorder: Recorder) -> None:
     for name in recorder.missing(GROUP, "counted", machines):
         with recorder.machine(GROUP, name) as taker:
             (order,) = turns(seed, f"{GROUP} {name}", list(SIDES), 1)
+            rounds = recorder.pick(COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS)
+            job_s = recorder.pick(COUNTED_JOB_S, COUNTED_QUICK_JOB_S)
             for place, side in enumerate(order):
-                counted(taker, side, place, recorder.pick(COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS))
+                counted(taker, side, place, rounds, job_s)
     for what, sides in (("pair", (OFF, ON)), ("null pair", (OFF, AGAIN))):
         for name in recorder.missing(GROUP, what, recorder.pick(PAIRS, 0)):
             with recorder.machine(GROUP, name) as taker:

@@ -89,6 +89,7 @@ LAYOUTS = {
     f"{cores} cores, {side}": Layout(cores, side) for cores, side in ((2, ONE), (2, NODES), (4, ONE), (4, AGAIN), (4, NODES))
 }
 CORES = (2, 4)
+QUICK_LAYOUTS = tuple(name for name, layout in LAYOUTS.items() if layout.cores == CORES[-1])
 
 
 @dataclass(frozen=True)
@@ -277,11 +278,11 @@ def measure(
             taker.add(case(op, layout.cores), layout.side, value, UNITS[clock], clock, number, order)
 
 
-def calls(taker: Taker, seed: int, repeats: int, program: bytes) -> None:
+def calls(taker: Taker, seed: int, repeats: int, layouts: Sequence[str], program: bytes) -> None:
     """All kernels of one machine, in turns."""
     clock = WALL if accel.use_kvm() else OWN
     with Server(MachineConfig("figures-scaling", markers=clock == OWN)) as server:
-        (order,) = turns(seed, f"{GROUP} {taker.name}", list(LAYOUTS), 1)
+        (order,) = turns(seed, f"{GROUP} {taker.name}", layouts, 1)
         for place, name in enumerate(order):
             with kernels(server, LAYOUTS[name], program) as places:
                 measure(taker, server, LAYOUTS[name], places, clock, place, repeats)
@@ -413,7 +414,8 @@ def run(recorder: Recorder) -> None:
     program = build("scale")
     for name in recorder.missing(GROUP, "machine", machines):
         with recorder.machine(GROUP, name) as taker:
-            calls(taker, seed, recorder.pick(REPEATS, QUICK_REPEATS), program)
+            layouts = QUICK_LAYOUTS if recorder.header.quick else tuple(LAYOUTS)
+            calls(taker, seed, recorder.pick(REPEATS, QUICK_REPEATS), layouts, program)
     for name in recorder.missing(GROUP, "starts", machines):
         with recorder.machine(GROUP, name) as taker:
             starts(taker, seed, recorder.pick(FILL_ROUNDS, QUICK_FILL_ROUNDS))

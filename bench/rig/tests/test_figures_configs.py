@@ -184,9 +184,9 @@ def test_each_place_is_measured_while_the_others_are_busy(number: int):
     busy_now: set[int] = set()
     places = [FakePlace(core, busy_now, seen) for core in configs.WORKERS[: config.places]]
     taker = SimpleNamespace(add=lambda *sample: taken.append(sample))
-    configs.measure(taker, None, config, places, "wall", 3)
+    configs.measure(taker, None, config, places, "wall", 3, 10)
     mine = [case for case in CASES if number in case.configs]
-    assert [words for _, _, words in seen] == [case.words for case in mine for _ in places]
+    assert [words for _, _, words in seen] == [f"{case.words} repeats=10" for case in mine for _ in places]
     for core, others, _ in seen:
         assert others == {place.core for place in places} - {core}
     assert not busy_now
@@ -210,12 +210,17 @@ def test_each_run_is_on_a_server_of_its_own(monkeypatch):
     """All configurations by all clocks, in an order by chance; a quick one few of them, by own instructions."""
     seen: list[tuple[str, str, int]] = []
     monkeypatch.setattr(configs, "build", lambda _: b"")
-    monkeypatch.setattr(configs, "on_server", lambda _, __, config, clock, order: seen.append((config.side, clock, order)))
+
+    def on_server(taker, program, config, clock, order, repeats) -> None:
+        assert repeats == (configs.QUICK_REPEATS if quick else configs.REPEATS)
+        seen.append((config.side, clock, order))
+
+    monkeypatch.setattr(configs, "on_server", on_server)
     for quick in (False, True):
         header = SimpleNamespace(seed=1, quick=quick)
         recorder = SimpleNamespace(
             header=header,
-            pick=lambda full, less: 1,
+            pick=lambda full, less: less if quick else full,
             missing=lambda *_: ["machine 1"],
             machine=lambda *_: contextlib.nullcontext(None),
         )
