@@ -33,7 +33,7 @@ from rig.server import Server
 
 GROUP = "partition"
 PAIRS = 5  # not in a quick run: it is the slowest part, and says the least
-JOB_S = 12
+JOB_S, QUICK_JOB_S = 12, 3
 SLICE_S = 0.1
 COUNTED_MACHINES, COUNTED_QUICK_MACHINES = 5, 1
 COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS = 2, 1
@@ -160,13 +160,14 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
 def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     """The jobs, by time, on node 0 or on Linux, which takes part twice; fio writes to the plan's data disk."""
     core = remote.roles.guests[0] if remote.roles.guests else remote.roles.one.cpus[0]
-    jobs = {job: f"taskset -c {core} {FOLDER}/measure {job} {JOB_S}" for job in ("cpu", "copy")}
+    job_s = recorder.pick(JOB_S, QUICK_JOB_S)
+    jobs = {job: f"taskset -c {core} {FOLDER}/measure {job} {job_s}" for job in ("cpu", "copy")}
     put(remote.zero, f"{FOLDER}/measure", build("measure"))
     if remote.roles.data[0]:
         put(remote.zero, f"{FOLDER}/fio", paths.need(paths.BUILD / "images" / "fio").read_bytes())
         disk = function_disk(remote.zero, remote.roles.data[0])
         words = "--name=j --bs=4k --size=64m --direct=1 --ioengine=psync --rw=randrw --time_based"
-        jobs["fio"] = f"taskset -c {core} {FOLDER}/fio {words} --filename={disk} --runtime={JOB_S} {TERSE}"
+        jobs["fio"] = f"taskset -c {core} {FOLDER}/fio {words} --filename={disk} --runtime={job_s} {TERSE}"
     sides = [ON] if remote.boot == MINT_BOOT else [OFF, AGAIN]
     for job, order in zip(jobs, turns(recorder.header.seed, f"{GROUP} {taker.name}", sides, len(jobs)), strict=True):
         for place, side in enumerate(order):
