@@ -19,7 +19,7 @@ import figures_scaling as scaling
 import figures_start as start
 from report import run
 from report.recorder import read
-from rig.machine import MachineConfig
+from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
 MODULES = (configs, start, ready, partition, network, moves, isolation, scaling)
@@ -81,29 +81,32 @@ def few_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_report_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_machines: None):
-    """What each group gives is there, and drawn."""
-    monkeypatch.setattr(run, "OUT", tmp_path)
-    for (module, name), less in TRIMMED.items():
-        monkeypatch.setattr(module, name, less)
-    assert run.main(["--quick", *ORDER]) == 0
-    folder = tmp_path / "quick"
-    data = read(folder / "data.jsonl")
-    assert data.ended == MACHINES and not data.cut
-    seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
-    assert {group: seen[group] for group in SIDES} == SIDES
-    cases = {(sample.group, sample.case) for sample in data.samples}
-    assert cases >= {(one.group, one.case) for one in (*start.FIGURES, *ready.FIGURES, *network.FIGURES, *moves.FIGURES)}
-    assert cases >= {("partition", job) for job in partition.TITLES}
-    assert cases >= {("isolation", WAKE.case(what)) for what in (isolation.LATENCY, isolation.INTERRUPTS)}
-    assert cases >= {("scaling", case) for case in ("unlink 2", "start", "kept", "each costs", "control area")}
-    summary = json.loads((folder / "summary.json").read_text())
-    goals = [goal for module in MODULES for goal in module.GOALS]
-    assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
-    found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
-    assert {group for group, _ in found} == set(run.GROUPS)
-    assert found >= {(goal.group, goal.name) for goal in (*start.GOALS, *ready.GOALS, *moves.GOALS)}
-    for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
-        assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
-    text = (folder / "index.html").read_text()
-    assert "QUICK=1" in text and all(f"<h2>{group}</h2>" in text for group in run.GROUPS)
+# What it measures is of the kernels that the images carry.
+if DEFAULT_FLAVOUR == "mint":
+
+    def test_report_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_machines: None):
+        """What each group gives is there, and drawn."""
+        monkeypatch.setattr(run, "OUT", tmp_path)
+        for (module, name), less in TRIMMED.items():
+            monkeypatch.setattr(module, name, less)
+        assert run.main(["--quick", *ORDER]) == 0
+        folder = tmp_path / "quick"
+        data = read(folder / "data.jsonl")
+        assert data.ended == MACHINES and not data.cut
+        seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
+        assert {group: seen[group] for group in SIDES} == SIDES
+        cases = {(sample.group, sample.case) for sample in data.samples}
+        assert cases >= {(one.group, one.case) for one in (*start.FIGURES, *ready.FIGURES, *network.FIGURES, *moves.FIGURES)}
+        assert cases >= {("partition", job) for job in partition.TITLES}
+        assert cases >= {("isolation", WAKE.case(what)) for what in (isolation.LATENCY, isolation.INTERRUPTS)}
+        assert cases >= {("scaling", case) for case in ("unlink 2", "start", "kept", "each costs", "control area")}
+        summary = json.loads((folder / "summary.json").read_text())
+        goals = [goal for module in MODULES for goal in module.GOALS]
+        assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
+        found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
+        assert {group for group, _ in found} == set(run.GROUPS)
+        assert found >= {(goal.group, goal.name) for goal in (*start.GOALS, *ready.GOALS, *moves.GOALS)}
+        for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
+            assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
+        text = (folder / "index.html").read_text()
+        assert "QUICK=1" in text and all(f"<h2>{group}</h2>" in text for group in run.GROUPS)
