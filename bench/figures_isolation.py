@@ -294,7 +294,7 @@ def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     programs = {name: build(name) for name in ("victim", "aggressor")}
     extent, by = (QUICK, QUICK_CLOCKS) if recorder.header.quick else (WHOLE, clocks())
-    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+    for name in recorder.to_do(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
         with recorder.machine(GROUP, name) as taker:
             for clock in turns(recorder.header.seed, f"{GROUP} {name}", by, 1)[0]:
                 on_server(taker, programs, clock, recorder.header.seed, extent)

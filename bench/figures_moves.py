@@ -220,7 +220,7 @@ def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
 
 def run(recorder: Recorder) -> None:
     """Measure what is missing."""
-    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+    for name in recorder.to_do(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
         with (
             recorder.machine(GROUP, name) as taker,
             Server(MachineConfig("figures-moves", mint=MINT_ROOMY), ROLES) as server,

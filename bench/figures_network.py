@@ -149,6 +149,6 @@ def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
 def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     rounds = recorder.pick(ROUNDS, QUICK_ROUNDS)
-    for name in recorder.missing(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
+    for name in recorder.to_do(GROUP, "machine", recorder.pick(MACHINES, QUICK_MACHINES)):
         with recorder.machine(GROUP, name) as taker:
             on_machine(taker, recorder.header.seed, rounds)

@@ -178,7 +178,7 @@ def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     seed = recorder.header.seed
     machines = 0 if accel.use_kvm() else recorder.pick(COUNTED_MACHINES, COUNTED_QUICK_MACHINES)
-    for name in recorder.missing(GROUP, "counted", machines):
+    for name in recorder.to_do(GROUP, "counted", machines):
         with recorder.machine(GROUP, name) as taker:
             (order,) = turns(seed, f"{GROUP} {name}", list(SIDES), 1)
             rounds = recorder.pick(COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS)
@@ -186,6 +186,6 @@ def run(recorder: Recorder) -> None:
             for place, side in enumerate(order):
                 counted(taker, side, place, rounds, job_s)
     for what, sides in (("pair", (OFF, ON)), ("null pair", (OFF, AGAIN))):
-        for name in recorder.missing(GROUP, what, recorder.pick(PAIRS, 0)):
+        for name in recorder.to_do(GROUP, what, recorder.pick(PAIRS, 0)):
             with recorder.machine(GROUP, name) as taker:
                 timed(taker, seed, sides)

@@ -412,10 +412,10 @@ def run(recorder: Recorder) -> None:
     """Measure what is missing."""
     seed, machines = recorder.header.seed, recorder.pick(MACHINES, QUICK_MACHINES)
     program = build("scale")
-    for name in recorder.missing(GROUP, "machine", machines):
+    for name in recorder.to_do(GROUP, "machine", machines):
         with recorder.machine(GROUP, name) as taker:
             layouts = QUICK_LAYOUTS if recorder.header.quick else tuple(LAYOUTS)
             calls(taker, seed, recorder.pick(REPEATS, QUICK_REPEATS), layouts, program)
-    for name in recorder.missing(GROUP, "starts", machines):
+    for name in recorder.to_do(GROUP, "starts", machines):
         with recorder.machine(GROUP, name) as taker:
             starts(taker, seed, recorder.pick(FILL_ROUNDS, QUICK_FILL_ROUNDS))

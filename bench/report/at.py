@@ -3,7 +3,6 @@
 
 import re
 import shlex
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import ModuleType
 from report import facts, passes
 from report.recorder import Recorder
 from report.samples import Header
+from report.tries import measured
 from rig import inventory, paths, plan
 from rig.errors import MachineLost
 from rig.inventory import MINT, Inventory
@@ -53,15 +53,16 @@ class There:
         with Remote(self.ssh, self.plan, self.has, paths.need(paths.AGENT).read_bytes()) as remote:
             for group in groups:
                 say(f"group {group.GROUP}")
-                try:
+
+                def run(group=group) -> None:
+                    nonlocal left
                     left |= passes.measure(group, recorder, remote)
+
+                try:
+                    good &= measured(recorder, group.GROUP, run, say, MachineLost)
                 except MachineLost as error:
                     say(f"group {group.GROUP} was cut, and goes on when it is called again: {error}")
                     return False, left
-                except Exception:  # whatever it is: other groups are not to be lost for it
-                    good = False
-                    traceback.print_exc()
-                    say(f"group {group.GROUP} failed, and goes on when it is called again")
         return good, left
 
 

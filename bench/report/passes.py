@@ -53,7 +53,7 @@ def measure(group, recorder: Recorder, remote: Remote) -> set[str]:
         return set()
     count = recorder.pick(PASSES, QUICK_PASSES)
     part = parts(group).get(remote.boot)
-    for name in recorder.missing(group.GROUP, PASS, count, part) if part is not None else ():
+    for name in recorder.to_do(group.GROUP, PASS, count, part) if part is not None else ():
         with recorder.machine(group.GROUP, name, part) as taker:
             try:
                 group.on_pass(taker, remote, recorder)

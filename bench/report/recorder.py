@@ -53,6 +53,7 @@ class Recorder:
         self.header = header
         self.said: list[str] = []
         self._absent: dict[tuple[str, str], str] = {}
+        self._failed: set[tuple[str, str]] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.parent / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -104,9 +105,19 @@ class Recorder:
         return quick if self.header.quick else full
 
     def missing(self, group: str, what: str, count: int, part: str = "") -> list[str]:
-        """Names "WHAT 1" … of a group's machines that are still to be measured, or a part of them."""
+        """Names "WHAT 1" … of a group's machines, or a part of them, that were not measured."""
         names = [f"{what} {number}" for number in range(1, count + 1)]
         return [name for name in names if (group, part_name(name, part)) not in self._ended]
+
+    def to_do(self, group: str, what: str, count: int, part: str = "") -> list[str]:
+        """Those of them that this run has not tried yet."""
+        names = self.missing(group, what, count, part)
+        return [name for name in names if (group, part_name(name, part)) not in self._failed]
+
+    @property
+    def failures(self) -> int:
+        """How many machines failed in this run."""
+        return len(self._failed)
 
     def absent(self, group: str, what: str, why: str) -> None:
         """Something is not measured here, and why; with no reason it is, now."""
@@ -126,6 +137,7 @@ class Recorder:
             yield Taker(self, group, name)
         except Exception as error:
             self._write(line("failed", {**key, "why": f"{type(error).__name__}: {error}"[:2000]}))
+            self._failed.add((group, part_name(name, part)))
             raise
         self._write(line("end", key))
         self._ended.add((group, part_name(name, part)))

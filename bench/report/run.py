@@ -22,7 +22,6 @@ import random
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 from report import at, facts, page, plots
@@ -31,6 +30,7 @@ from report.goals import HOLDS, MISSED, NOT_HERE, NOT_MEASURED, WORDS, tally, un
 from report.recorder import Recorder, Refused, read
 from report.samples import DataSet, SampleError
 from report.summary import Summary, as_json, summarise
+from report.tries import measured
 from rig import paths
 from rig.errors import RigError
 from rig.plan import BadPlan
@@ -56,12 +56,7 @@ def measure(recorder: Recorder, groups: list[str]) -> bool:
     for group in groups:
         say(f"group {group}")
         begin = time.monotonic()
-        try:
-            module(group).run(recorder)
-        except Exception:  # whatever it is: hours of other groups are not to be lost for it
-            good = False
-            traceback.print_exc()
-            say(f"group {group} failed, and goes on when it is called again")
+        good &= measured(recorder, group, lambda group=group: module(group).run(recorder), say)
         say(f"group {group} took {time.monotonic() - begin:.0f} s")
     return good
 

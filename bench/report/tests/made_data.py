@@ -67,23 +67,32 @@ def data_set(ratio: float = 1.0, seed: int = 1, null_ratio: float = 1.0, **more)
 
 class Group:
     """A group of make report that boots nothing: what it gives is by the machine's name, so that it is the same
-    whether it was cut or not. It dies before the sample of that number, if there is one."""
+    whether it was cut or not. It dies before the sample of that number, if there is one. The machine that fails does so
+    once."""
 
     def __init__(
-        self, machines: int = 5, dies_before: int | None = None, null_ratio: float = 1.0, null_noise: float = 0.002
+        self,
+        machines: int = 5,
+        dies_before: int | None = None,
+        null_ratio: float = 1.0,
+        null_noise: float = 0.002,
+        fails: str = "",
     ) -> None:
         self.machines, self.null_ratio, self.null_noise = machines, null_ratio, null_noise
-        self.left = dies_before
+        self.left, self.fails = dies_before, fails
         self.measured: list[str] = []
         self.module = SimpleNamespace(run=self.run, GOALS=GOALS, FIGURES=FIGURES)
 
     def run(self, recorder: Recorder) -> None:
         """As figures_start.run."""
-        for name in recorder.missing("made", "machine", recorder.pick(self.machines, 2)):
+        for name in recorder.to_do("made", "machine", recorder.pick(self.machines, 2)):
             self.measured.append(name)
             chance = random.Random(name)
             null = self.null_ratio * math.exp(chance.gauss(0, self.null_noise))
             with recorder.machine("made", name) as taker:
+                if name == self.fails:
+                    self.fails = ""
+                    raise TypeError("no QEMU")
                 for number, order in enumerate(turns(recorder.header.seed, name, ("a", "b", "b again"), 4)):
                     level = 100 * math.exp(chance.gauss(0, 0.002))
                     for place, side in enumerate(order):

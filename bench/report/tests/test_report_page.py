@@ -267,6 +267,15 @@ def test_group_that_fails_keeps_no_other_from_being_measured(out: Path, monkeypa
     assert "broken, machine 1: its samples are left out" in text and "no QEMU" in text and "a is as fast as b" in text
 
 
+def test_machine_that_fails_keeps_no_other_from_being_measured(out: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is measured when the report is called again."""
+    group = Group(machines=3, fails="machine 2")
+    assert report(monkeypatch, group) == 1
+    assert group.measured == ["machine 1", "machine 2", "machine 3"]
+    assert report(monkeypatch, group) == 0
+    assert group.measured[3:] == ["machine 2"]
+
+
 def test_goal_of_what_was_not_measured_is_shown_open(out: Path, monkeypatch: pytest.MonkeyPatch):
     assert report(monkeypatch, Group(machines=0)) == 0
     text = Balance((out / "index.html").read_text()).text
