@@ -75,7 +75,7 @@ def values(goal: Goal, samples: Iterable[Sample]) -> dict[str, list[float]]:
 
 def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     """The verdict on a goal by samples of a place."""
-    found = interval(values(goal, samples))
+    found = interval(values(goal, samples), of_ratios=goal.to is not None)
     if place not in goal.where:
         here = "an emulator" if place == EMULATOR else "a server"
         return Verdict(goal, NOT_HERE, found, f"it takes {' or '.join(goal.where)}; this is {here}")

@@ -39,16 +39,16 @@ class Interval:
     samples: int
 
 
-def interval(values: ByMachine) -> Interval | None:
+def interval(values: ByMachine, of_ratios: bool = False) -> Interval | None:
     """The interval of what machines have in the middle; None without values.
 
-    Of positive values by their logarithms: a ratio and its inverse are then equally far from 1.
+    Of ratios by their logarithms: a ratio and its inverse are then equally far from 1. Of others it must not
+    depend on whether the smallest of them is a little above 0, or below.
     """
     values = {machine: list(taken) for machine, taken in values.items() if taken}
     if not values:
         return None
-    positive = all(value > 0 for taken in values.values() for value in taken)
-    there, back = (math.log, math.exp) if positive else (float, float)
+    there, back = (math.log, math.exp) if of_ratios else (float, float)
     middles = [median(map(there, taken)) for taken in values.values()]
     middle, samples = fmean(middles), sum(map(len, values.values()))
     if len(middles) == 1:

@@ -85,7 +85,7 @@ def grid_of(heatmap: HeatMap, cases: dict[tuple[str, str, str], list[Sample]]) -
             values = by_machine(sample for sample in samples if sample.side == side)
         else:
             values = ratios(samples, side, heatmap.to)
-        if (middle := interval(values)) is not None:
+        if (middle := interval(values, of_ratios=heatmap.to is not None)) is not None:
             found[place] = middle
     return Grid(heatmap, found)
 

@@ -37,7 +37,7 @@ def test_interval_has_the_truth_as_often_as_it_says(noise: str):
     chance = random.Random(10)
     hits = 0
     for _ in range(DRAWS):
-        found = interval(ratios(samples(chance, 1.1, **NOISES[noise]), *SIDES))
+        found = interval(ratios(samples(chance, 1.1, **NOISES[noise]), *SIDES), of_ratios=True)
         hits += found.low <= 1.1 <= found.high
     # 95 %, and what chance does to a count of a thousand.
     assert 0.93 <= hits / DRAWS <= 0.97
@@ -95,8 +95,14 @@ def test_ratios_are_of_the_same_round():
 
 def test_ratio_and_its_inverse_have_inverse_intervals():
     taken = samples(random.Random(2), 1.5)
-    one, other = interval(ratios(taken, "a", "b")), interval(ratios(taken, "b", "a"))
+    one, other = (interval(ratios(taken, *sides), of_ratios=True) for sides in (SIDES, SIDES[::-1]))
     assert (one.low, one.middle, one.high) == pytest.approx((1 / other.high, 1 / other.middle, 1 / other.low))
+
+
+def test_differences_around_0_do_not_take_their_interval_from_their_sign():
+    """By their logarithms the first would reach to 2.5."""
+    above, below = (interval({str(n): [value] for n, value in enumerate(found)}) for found in ((0.3, 0.1, 0.02), (0.3, 0.1, -0.02)))
+    assert above.high < 0.51 and above.high - below.high == pytest.approx(0, abs=0.1)
 
 
 def test_no_ratio_is_made_of_nothing():
