@@ -99,12 +99,19 @@ def test_summary_is_taken_over_and_documents_filled(tree: Path):
 
 @pytest.mark.parametrize(
     ("more", "word"),
-    [({"quick": True}, "quick run"), ({"dirty": "abc"}, "had changes"), ({"null_ratio": 1.3}, "b, and again: missed")],
+    [({"quick": True}, "quick run"), ({"dirty": "abc"}, "had changes")],
 )
 def test_summary_that_is_not_to_be_quoted_is_refused(tree: Path, capsys: pytest.CaptureFixture, more: dict, word: str):
     assert tables.main([written(tree / "s.json", **more)]) == 3
     assert word in capsys.readouterr().err
     assert not tables.SUMMARY.exists() and (tree / "a.md").read_text() == DOCUMENT
+
+
+def test_null_comparison_that_does_not_hold_stands_before_its_groups_tables(tree: Path):
+    assert tables.main([written(tree / "s.json", null_ratio=1.3)]) == 0
+    text = (tree / "a.md").read_text()
+    assert text.count("Nothing of this group is to be relied on: b, and again: missed.\n\n| ") == 2
+    assert "relied" not in tables.fill(DOCUMENT, summary())
 
 
 def test_missing_summary_is_told(tree: Path, capsys: pytest.CaptureFixture):
