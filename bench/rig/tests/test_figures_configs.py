@@ -95,7 +95,8 @@ def test_the_program_takes_the_words_of_each_case(case: configs.Case, tmp_path):
 def test_counted_is_for_one_kernel_alone(monkeypatch):
     """It has one clock for all CPUs."""
     assert [config.number for config in CONFIGS if COUNTED in configs.clocks_of(config)] == [1, 2]
-    assert all({OWN, PINNED} <= set(configs.clocks_of(config)) for config in CONFIGS)
+    assert all(OWN in configs.clocks_of(config) for config in CONFIGS)
+    assert [config.number for config in CONFIGS if PINNED in configs.clocks_of(config)] == [3, 6, 7]
     monkeypatch.setattr(configs.accel, "use_kvm", lambda: True)
     assert configs.clocks_of(BY_NUMBER[1]) == ("wall",)
 
@@ -176,33 +177,38 @@ class FakePlace:
 
 
 @pytest.mark.parametrize("number", [1, 6])
-def test_each_place_is_measured_while_the_others_are_busy(number: int):
-    """With all its cases; every repeat has a number of its own."""
+def test_each_place_is_measured_while_the_others_are_busy(number: int, monkeypatch: pytest.MonkeyPatch):
+    """With all its cases; each repeat is the mean of all places."""
     config = BY_NUMBER[number]
     seen: list = []
     taken: list[tuple] = []
     busy_now: set[int] = set()
     places = [FakePlace(core, busy_now, seen) for core in configs.WORKERS[: config.places]]
     taker = SimpleNamespace(add=lambda *sample: taken.append(sample))
+    told = iter(range(1, 1000))
+    monkeypatch.setattr(configs, "values", lambda evaluation, *_: [(float(next(told)), "s") for _ in evaluation.repeats])
     configs.measure(taker, None, config, places, "wall", 3, 10)
     mine = [case for case in CASES if number in case.configs]
     assert [words for _, _, words in seen] == [f"{case.words} repeats=10" for case in mine for _ in places]
     for core, others, _ in seen:
         assert others == {place.core for place in places} - {core}
     assert not busy_now
-    assert [sample[0] for sample in taken] == [case.name for case in mine for _ in range(2 * len(places))]
+    assert [sample[0] for sample in taken] == [case.name for case in mine for _ in range(2)]
     assert {sample[1:2] + sample[3:5] + sample[6:] for sample in taken} == {(config.side, "s", "wall", 3)}
-    assert [sample[5] for sample in taken if sample[0] == mine[0].name] == list(range(2 * len(places)))
+    assert [sample[5] for sample in taken if sample[0] == mine[0].name] == [0, 1]
+    assert [sample[2] for sample in taken[:2]] == ([1, 2] if len(places) == 1 else [2, 3])
 
 
 def test_each_goal_speaks_of_what_is_measured():
     """Its sides run its case by its clock; each case has goals or is told beside them."""
+    named = {case.name: case for case in CASES}
     cases = {case.name: case.configs for case in CASES}
     for goal in configs.GOALS:
         for side in (goal.side, goal.to):
             config = configs.RUNS[side]
             assert config.number in cases[goal.case], goal
-            assert goal.clock in (*configs.emulated_clocks(config), "wall"), goal
+            assert goal.clock == "wall" or side in configs.runs_by(named[goal.case], goal.clock), goal
+        assert goal.where == (("server",) if goal.clock == "wall" else ("emulator",))
     assert {goal.case for goal in configs.GOALS} == set(cases)
 
 
@@ -212,7 +218,7 @@ def test_each_run_is_on_a_server_of_its_own(monkeypatch):
     monkeypatch.setattr(configs, "build", lambda _: b"")
 
     def on_server(taker, program, config, clock, order, repeats) -> None:
-        assert repeats == (configs.QUICK_REPEATS if quick else configs.REPEATS)
+        assert repeats == (configs.QUICK_REPEATS if quick else configs.REPEATS[clock])
         seen.append((config.side, clock, order))
 
     monkeypatch.setattr(configs, "on_server", on_server)
@@ -221,7 +227,7 @@ def test_each_run_is_on_a_server_of_its_own(monkeypatch):
         recorder = SimpleNamespace(
             header=header,
             pick=lambda full, less: less if quick else full,
-            missing=lambda *_: ["machine 1"],
+            to_do=lambda *_: ["machine 1"],
             machine=lambda *_: contextlib.nullcontext(None),
         )
         configs.run(recorder)
