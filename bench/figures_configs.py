@@ -179,7 +179,7 @@ UNITS = {OWN: "instructions", COUNTED: "s", PINNED: "s", WALL: "s"}
 NOTES = {
     OWN: "Instructions of the core that works, its guest's included: no other core has a part in it.",
     COUNTED: "4 ns for each instruction that is executed: caches and memory have no part in it.",
-    PINNED: "The core that works alone on a core of the host. Disks answer after 2 ms.",
+    PINNED: "The core that works and QEMU's main loop have a core of the host. Disks answer after 2 ms.",
     WALL: "",
 }
 # What is judged by it; the rest is told by instructions, which cost less time.

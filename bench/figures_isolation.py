@@ -37,7 +37,7 @@ GROUP = "isolation"
 MACHINES, QUICK_MACHINES = 3, 1
 PINNED, OWN = "pinned", "own"
 # Of the own instructions: their mean is what is told, so few rounds do.
-OWN_ROUNDS = 200
+OWN_ROUNDS = 1000
 LABEL = 0
 
 LATENCY, INTERRUPTS, INSTRUCTIONS = "latency", "interrupts", "instructions"
@@ -124,9 +124,9 @@ SIDES = {IDLE: "idle", AGAIN: "the same again"} | {
     name: f"{one.title}, {placement}" for name, (one, placement) in DISTURBED.items()
 }
 NOTES = {
-    LATENCY: "The victim's core is alone on a core of the host, all other cores share the rest: what answers a read or an"
+    LATENCY: "The victim's core and QEMU's main loop have a core of the host, all other cores share the rest: what answers a read or an"
     " echo is among them, and slower beside an aggressor wherever that is.",
-    INTERRUPTS: "What the victim's core got in a second beyond what it got idle in as many rounds, but for its timer and"
+    INTERRUPTS: "What the victim's core got in a second beyond what it got idle, but for its timer and"
     " its device's interrupts. A guest's core is that of its node.",
     INSTRUCTIONS: "Of the victim's core between two points of the program, a round: interrupts and other programs"
     " there are in it, as is the kernel below a guest.",
@@ -196,16 +196,21 @@ HEATMAPS = (
 )
 
 
+def rates(told: Told) -> dict[str, float]:
+    """Interrupts a second, by row."""
+    return {row: count / (told.run.took_ns / 1e9) for row, count in told.interrupts.items()}
+
+
 def more_a_second(told: Told, idle: Told) -> float:
-    """Interrupts beyond those of as many rounds when idle."""
-    if told.run.rounds != idle.run.rounds:
-        raise RigError(f"{told.run.rounds} and {idle.run.rounds} rounds: their interrupts are not comparable")
-    return (sum(told.interrupts.values()) - sum(idle.interrupts.values())) / (told.run.took_ns / 1e9)
+    """Interrupts beyond those when idle. By time: what comes with each round is left out already, and a run that is
+    disturbed may take longer."""
+    return sum(rates(told).values()) - sum(rates(idle).values())
 
 
-def rows_beyond(told: Told, idle: Told) -> dict[str, int]:
-    """Which interrupts those are: rows that have grown by more than when idle."""
-    return {row: more for row, count in told.interrupts.items() if (more := count - idle.interrupts.get(row, 0)) > 0}
+def rows_beyond(told: Told, idle: Told) -> dict[str, float]:
+    """Which interrupts those are: by row, how many more a second."""
+    usual = rates(idle)
+    return {row: round(more, 1) for row, rate in rates(told).items() if (more := rate - usual.get(row, 0)) > 0}
 
 
 def instructions_a_round(server: Server, rig: Neighbours, victim: Victim) -> float:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One emulated CPU alone on a host core, for wall time that other emulated CPUs do not take part in.
 
+QEMU's main loop runs beside it: that rings each CPU's timer, and a CPU whose timer rings when the
+loop has got a core from other CPUs wakes up milliseconds too late.
+
     with Pinned(machine.process.pid, machine.monitor, vcpu=3, others=[peer.process.pid]) as pinned:
         ...
         print(pinned, pinned.waited_s())
@@ -26,19 +29,21 @@ EVERY_S = 0.2
 
 @dataclass(frozen=True)
 class Plan:
-    """Where threads are to run; victim: the only one on core."""
+    """Where threads are to run; victim and loop: the only ones on core."""
 
     victim: int
+    loop: int
     core: int
     rest: frozenset[int]
 
     def cores(self, thread: int) -> frozenset[int]:
         """Of one thread, by its id."""
-        return frozenset([self.core]) if thread == self.victim else self.rest
+        return frozenset([self.core]) if thread in (self.victim, self.loop) else self.rest
 
 
-def plan(victim: int, allowed: Iterable[int], core: int | None = None) -> Plan:
-    """The victim on core (default: the last of those allowed), others on the rest. Raises RigError if there is none."""
+def plan(victim: int, loop: int, allowed: Iterable[int], core: int | None = None) -> Plan:
+    """The victim and the main loop on core (default: the last of those allowed), others on the rest. Raises RigError if
+    there is none."""
     cores = frozenset(allowed)
     if core is None:
         core = max(cores)
@@ -46,7 +51,7 @@ def plan(victim: int, allowed: Iterable[int], core: int | None = None) -> Plan:
         raise RigError(f"host core {core} is not among those that this program may use: {spell(cores)}")
     if len(cores) < 2:
         raise RigError(f"a host core for one CPU alone takes two, and this program may use {spell(cores)} only")
-    return Plan(victim, core, cores - {core})
+    return Plan(victim, loop, core, cores - {core})
 
 
 def spell(cores: Iterable[int]) -> str:
@@ -88,7 +93,8 @@ class Pinned:
     ) -> None:
         self.vcpu, self.process = vcpu, process
         self._usual = os.sched_getaffinity(0)
-        self.plan = plan(vcpu_thread(monitor.execute("query-cpus-fast"), vcpu), self._usual, core)
+        # The loop is QEMU's first thread.
+        self.plan = plan(vcpu_thread(monitor.execute("query-cpus-fast"), vcpu), process, self._usual, core)
         # Of each process which cores its threads are to get back, by thread.
         self._before: dict[int, dict[int, set[int]]] = {}
         self._processes = [process, *others, os.getpid()]
@@ -98,9 +104,10 @@ class Pinned:
         self._waited_s = 0.0
 
     def __str__(self) -> str:
-        count = sum(thread != self.plan.victim for process in self._before for thread in threads_of(process))
+        there = [thread for process in self._before for thread in threads_of(process)]
+        count = sum(self.plan.cores(thread) == self.plan.rest for thread in there)
         return (
-            f"vCPU {self.vcpu} (thread {self.plan.victim}) alone on host core {self.plan.core}; "
+            f"vCPU {self.vcpu} (thread {self.plan.victim}) and its QEMU's main loop alone on host core {self.plan.core}; "
             f"{count} other threads of {len(self._before)} processes on {spell(self.plan.rest)}"
         )
 

@@ -75,8 +75,9 @@ def test_vcpu_is_alone_on_its_core_and_all_is_undone():
             assert not core & rest
             assert victim.cores().pop(thread) == core
             alone = victim.cores() | peer.cores()
-            assert all(cores == (core if one == thread else rest) for one, cores in alone.items())
-            assert f"vCPU 1 (thread {thread}) alone on host core {pinned.plan.core}" in str(pinned)
+            assert all(cores == (core if one in (thread, victim.process) else rest) for one, cores in alone.items())
+            said = f"vCPU 1 (thread {thread}) and its QEMU's main loop alone on host core {pinned.plan.core}; {len(alone) - 2} "
+            assert said in str(pinned)
             with small() as later:
                 pinned.add(later.process)
                 assert set(map(frozenset, later.cores().values())) == {pinned.plan.rest}
@@ -136,16 +137,16 @@ def test_cpus_that_share_a_thread_are_refused():
 
 def test_plan():
     """The last core, or the one that is asked for."""
-    assert plan(10, {0, 1, 3}).core == 3
-    chosen = plan(10, {0, 1, 3}, 1)
+    assert plan(10, 9, {0, 1, 3}).core == 3
+    chosen = plan(10, 9, {0, 1, 3}, 1)
     assert (chosen.core, chosen.rest) == (1, {0, 3})
-    assert chosen.cores(10) == {1}
+    assert chosen.cores(10) == chosen.cores(9) == {1}
     assert chosen.cores(11) == {0, 3}
 
 
 def test_plan_without_cores_is_refused():
     """With those that there are."""
     with pytest.raises(RigError, match="core 2 is not among .*: 0,1"):
-        plan(10, {0, 1}, 2)
+        plan(10, 9, {0, 1}, 2)
     with pytest.raises(RigError, match="takes two, and this program may use 5 only"):
-        plan(10, {5})
+        plan(10, 9, {5})
