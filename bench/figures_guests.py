@@ -8,11 +8,12 @@ The guest boots the kernel of the nodes. It says on its console what it has (mea
 hotplug); both stamps of a time are those of its node.
 """
 
+import contextlib
 import re
 import xml.etree.ElementTree as ElementTree
 from types import TracebackType
 
-from figures_programs import TMP, build, guest_initrd
+from figures_programs import TMP, beside, build, guest_initrd
 from rig.errors import RigError
 from rig.guest import Guest, start_command
 from rig.node import Node
@@ -74,6 +75,7 @@ class PlugGuest:
     def __init__(self, node: Node, cpus: tuple[int, int]) -> None:
         self._node, self._cpus = node, cpus
         self._guest = Guest(node, NAME)
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "PlugGuest":
         pin = ",".join(map(str, self._cpus))
@@ -81,21 +83,22 @@ class PlugGuest:
             f"--no-disk --no-network --vcpus 2 --memory {MEMORY_MIB}M --pin {pin}"
             f" --initrd {guest_initrd(self._node, build('measure'))} --append '{APPEND}'"
         )
+        self._stack.callback(self._guest.end)
         try:
             xml = self._node.out(start_command(self._node, NAME, f"{options} --print"))
             self._node.run(f"cat >{TMP}/{NAME}.xml", stdin=with_room(xml).encode())
             self._node.run(f"virsh -q define --validate {TMP}/{NAME}.xml && virsh -q start {NAME}")
             self._guest.wait_line("mint-guest: up")
             self._guest.dialogue(f"measure hotplug {PLUGGED_MIB} & echo watch''ing", "watching")
-            self._node.start(FOLLOW.format(log=self._guest.log_path), limit_s=0)
+            self._stack.enter_context(beside(self._node, FOLLOW.format(log=self._guest.log_path)))
             self._node.wait("follows the guest", "pidof tail >/dev/null")
         except BaseException:
-            self._guest.end()
+            self._stack.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._guest.end()
+        self._stack.close()
 
     def _step(self, command: str, state: str) -> float:
         """Seconds from the command's start to the later of its end and the guest's word."""

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
-from figures_programs import FOLDER, build, guest_initrd, number, put
+from figures_programs import FOLDER, beside, build, guest_initrd, number, put
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
@@ -53,10 +53,12 @@ GOALS = (
 UNITS = {"stream": "MB/s", "trip": "µs"}
 
 
-def serve(node: Node) -> None:
-    """Start the other end on a node."""
-    node.start(f"exec {FOLDER}/measure serve {PORT}", limit_s=0)
-    node.wait("listens", f"ss -Htln 'sport = :{PORT}' | grep -q .")
+@contextlib.contextmanager
+def serving(node: Node) -> Iterator[None]:
+    """The other end on a node, until the end."""
+    with beside(node, f"exec {FOLDER}/measure serve {PORT}"):
+        node.wait("listens", f"ss -Htln 'sport = :{PORT}' | grep -q .")
+        yield
 
 
 def from_node(node: Node, address: str, amounts: tuple[int, int]) -> dict[str, float]:
@@ -111,9 +113,9 @@ def in_turns(taker: Taker, server: Server | Remote, sides: list[str], two: str, 
     server.add(server.roles.two)
     for node in (server.zero, server.one, server.two):
         put(node, f"{FOLDER}/measure", program)
-    serve(server.two)
-    serve(server.zero)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(serving(server.two))
+        stack.enter_context(serving(server.zero))
         guests = None
         if VIRTIO in sides:
             guests = stack.enter_context(guest_pair(server.zero, server.roles.guests[:2], program))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the figures run on nodes and in guests: built here, put there, its words read."""
 
+import contextlib
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from rig import paths
@@ -13,6 +15,8 @@ HERE = Path(__file__).resolve().parent
 # folder that goes with it (rig.bootstrap).
 FOLDER, TMP = "${MINT_RIG_FOLDER:-/root}", "${MINT_RIG_FOLDER:-/tmp}"
 GUEST_IMAGE = "${MINT_RIG_FOLDER:-/boot}/guest.initrd"
+# Of what was killed.
+END_S = 60
 
 
 def build(name: str) -> bytes:
@@ -25,8 +29,20 @@ def build(name: str) -> bytes:
 
 
 def put(node: Node, path: str, data: bytes) -> None:
-    """A program onto a node."""
-    node.run(f"cat >{path} && chmod 755 {path}", stdin=data)
+    """A program onto a node. One that runs there cannot be written to: the new file takes its name."""
+    node.run(f"cat >{path}.new && chmod 755 {path}.new && mv {path}.new {path}", stdin=data)
+
+
+@contextlib.contextmanager
+def beside(node: Node, command: str) -> Iterator[None]:
+    """A shell command that goes on beside what follows, until the end: on a server, nothing else ends it before the
+    next pass."""
+    job = node.start(command, limit_s=0)
+    try:
+        yield
+    finally:
+        job.kill(9)
+        job.wait(END_S)
 
 
 def guest_initrd(node: Node, program: bytes) -> str:

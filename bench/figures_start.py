@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from figures_programs import TMP
+from figures_programs import TMP, beside
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.recorder import Recorder, Taker
@@ -130,13 +130,13 @@ def starts(taker: Taker, server: Server | Remote, sides: list[str], seed: int, r
     one = server.roles.one
     server.add(NodePlan("figure", one.cpus, one.memory_mib, one.numa), "--no-start")
     server.zero.run(f": >{STAMPS}")
-    server.zero.start(FOLLOW, limit_s=0)
-    # Until it has said what the console held before.
-    server.zero.run(f"sleep 1; : >{STAMPS}")
-    for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", sides, rounds)):
-        for place, side in enumerate(order):
-            for case, value in start(server, side).items():
-                taker.add(case, side, value, "s", round=number, order=place)
+    with beside(server.zero, FOLLOW):
+        # Until it has said what the console held before.
+        server.zero.run(f"sleep 1; : >{STAMPS}")
+        for number, order in enumerate(turns(seed, f"{GROUP} {taker.name}", sides, rounds)):
+            for place, side in enumerate(order):
+                for case, value in start(server, side).items():
+                    taker.add(case, side, value, "s", round=number, order=place)
 
 
 def on_machine(taker: Taker, seed: int, rounds: int) -> None:

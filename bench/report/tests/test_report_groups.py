@@ -59,6 +59,7 @@ class Played:
     def __init__(self, *_) -> None:
         self.number = 0
         self.stretches: list[Stretch] = []
+        self.endless: list[str] = []  # commands without a limit that run
         self.machine = SimpleNamespace(
             monitor=self, process=SimpleNamespace(pid=1), stretches=lambda label: list(self.stretches)
         )
@@ -103,10 +104,16 @@ class Played:
         return f"measure {what} 288.1"
 
     def start(self, command: str, limit_s: float = 0) -> SimpleNamespace:
-        """A job that is done at the second look."""
+        """A job that is done at the second look, or when it was killed and waited for."""
         looks = iter([False, True])
+        killed = []
+        if not limit_s:
+            self.endless.append(command)
         what = "fio" if "fio" in command else command.split()[4] if "taskset" in command else ""
-        return SimpleNamespace(done=lambda: next(looks, True), result=SimpleNamespace(out=f"measure {what} 432.0"))
+        return SimpleNamespace(
+            done=lambda: next(looks, True), result=SimpleNamespace(out=f"measure {what} 432.0"), kill=killed.append,
+            wait=lambda limit_s: self.endless.remove(command) if killed else pytest.fail(f"is waited for: {command}"),
+        )  # fmt: skip
 
     def run(self, *_, **__) -> None:
         """Nothing is to be seen of it."""
@@ -470,6 +477,16 @@ def test_nodes_that_groups_add_are_removed_by_the_server(at, tmp_path: Path):
             passes.measure(module, recorder, server)
             assert {one.name for one in server.added} <= set(NODES)
             assert all(core in (3, 4, 5, 6, 7) for one in server.added for core in one.cpus)
+
+
+@pytest.mark.parametrize("group", AT_MODULES)
+def test_nothing_goes_on_after_a_pass(at, tmp_path: Path, group: str):
+    """What stays would be measured with, and the next pass could not write the program."""
+    for boot in (LINUX, MINT):
+        server = PlayedRemote(boot)
+        with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
+            passes.measure(MODULES[group], recorder, server)
+        assert server.endless == []
 
 
 def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,10 +2,12 @@
 """The guest that gets a vCPU and memory while it runs: its domain."""
 
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import pytest
 
-from figures_guests import with_room
+import figures_guests
+from figures_guests import PlugGuest, with_room
 from rig.errors import RigError
 
 # As mint-guest --print writes it, shortened; libvirt's own XML has the other kind of quotes.
@@ -40,3 +42,29 @@ def test_domain_has_room_for_a_vcpu_and_a_gib(xml: str):
 def test_domain_of_another_kind_is_refused(part: str):
     with pytest.raises(RigError, match="the domain has no memory in KiB"):
         with_room(DOMAIN.replace(part, ""))
+
+
+@pytest.mark.parametrize("fault", ["", "follows the guest"])
+def test_who_follows_the_guest_ends_with_it(monkeypatch: pytest.MonkeyPatch, fault: str):
+    """Another pass's would write of another guest."""
+    done: list[str] = []
+
+    def wait(what: str, *_) -> None:
+        if what == fault:
+            raise RigError("never")
+
+    job = SimpleNamespace(kill=lambda _: done.append("killed"), wait=lambda _: done.append("over"))
+    node = SimpleNamespace(
+        out=lambda _: DOMAIN, run=lambda *_, **__: None, start=lambda *_, **__: done.append("begun") or job, wait=wait
+    )
+    guest = SimpleNamespace(log_path="log", wait_line=str, dialogue=lambda *_: None, end=lambda: done.append("guest ended"))
+    monkeypatch.setattr(figures_guests, "Guest", lambda *_: guest)
+    for name in ("build", "guest_initrd"):
+        monkeypatch.setattr(figures_guests, name, lambda *_: b"")
+    monkeypatch.setattr(figures_guests, "start_command", lambda *_: "")
+    try:
+        with PlugGuest(node, (1, 2)):
+            done.append("used")
+    except RigError:
+        done.append("failed")
+    assert done == ["begun", *([] if fault else ["used"]), "killed", "over", "guest ended", *(["failed"] if fault else [])]

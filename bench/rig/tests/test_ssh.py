@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from far import AT, far  # noqa: F401
+from figures_programs import beside, put
 from rig import bootstrap, inventory, paths, plan, remote
 from rig.errors import MachineLost, NodeEnded, RigError
 from rig.remote import Remote
@@ -178,6 +180,25 @@ def test_nodes_of_others_are_not_removed(server: Remote, far: Path):  # noqa: F8
     (far / "nodes.json").write_text(text.replace('"one"', '"web"'))
     with pytest.raises(RigError, match="node web came meanwhile"):
         server.remove_all()
+
+
+def test_what_runs_beside_a_pass_ends_with_it(server: Remote):
+    """With all that its shell started."""
+    with pytest.raises(ZeroDivisionError), beside(server.zero, "sleep 76767 | cat; true"):
+        wait_until("it runs", lambda: running("76767"), 20)
+        raise ZeroDivisionError
+    assert not running("76767")
+
+
+def test_program_that_runs_is_put_anew(server: Remote):
+    """One that a pass has left is no fault of the next."""
+    program = Path(shutil.which("sleep")).read_bytes()
+    put(server.zero, "$MINT_RIG_FOLDER/again", program)
+    with beside(server.zero, "exec $MINT_RIG_FOLDER/again 77777"):
+        name = Path(server.zero.out("echo $MINT_RIG_FOLDER")) / "again"
+        wait_until("it runs", lambda: server.zero.run(f"pidof {name}", check=False).status == 0, 20)
+        put(server.zero, "$MINT_RIG_FOLDER/again", program)
+    assert name.read_bytes() == program and name.stat().st_mode & 0o777 == 0o755
 
 
 def test_address_of_a_node_follows_node_0s(server: Remote):
