@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from figures_configs import function_disk
-from figures_programs import FOLDER, build, number, put
+from figures_programs import FOLDER, build, number, put, written
 from report.figure import Figure
 from report.goals import SERVER, equal
 from report.recorder import Recorder, Taker
@@ -70,7 +70,8 @@ GOALS = (
 )
 
 # The file is written before: allocating its clusters is no part of the job.
-FIO = "cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size=64m --direct=1 --ioengine=psync"
+FIO_MIB = 64
+FIO = f"cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size={FIO_MIB}m --direct=1 --ioengine=psync"
 LAY_OUT = f"{FIO} --rw=write --bs=1m"
 JOBS = {
     "cpu": f"taskset -c 0 {FOLDER}/measure cpu {JOB_S}",
@@ -163,15 +164,18 @@ def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     job_s = recorder.pick(JOB_S, QUICK_JOB_S)
     jobs = {job: f"taskset -c {core} {FOLDER}/measure {job} {job_s}" for job in ("cpu", "copy")}
     put(remote.zero, f"{FOLDER}/measure", build("measure"))
-    if remote.roles.data[0]:
-        put(remote.zero, f"{FOLDER}/fio", paths.need(paths.BUILD / "images" / "fio").read_bytes())
-        disk = function_disk(remote.zero, remote.roles.data[0])
-        words = "--name=j --bs=4k --size=64m --direct=1 --ioengine=psync --rw=randrw --time_based"
-        jobs["fio"] = f"taskset -c {core} {FOLDER}/fio {words} --filename={disk} --runtime={job_s} {TERSE}"
     sides = [ON] if remote.boot == MINT_BOOT else [OFF, AGAIN]
-    for job, order in zip(jobs, turns(recorder.header.seed, f"{GROUP} {taker.name}", sides, len(jobs)), strict=True):
-        for place, side in enumerate(order):
-            taker.add(job, side, number(remote.zero.out(jobs[job], 600), job), UNITS[job], order=place)
+    with contextlib.ExitStack() as stack:
+        if remote.roles.data[0]:
+            put(remote.zero, f"{FOLDER}/fio", paths.need(paths.BUILD / "images" / "fio").read_bytes())
+            disk = function_disk(remote.zero, remote.roles.data[0])
+            words = f"--name=j --bs=4k --size={FIO_MIB}m --direct=1 --ioengine=psync --rw=randrw --time_based"
+            jobs["fio"] = f"taskset -c {core} {FOLDER}/fio {words} --filename={disk} --runtime={job_s} {TERSE}"
+            # Or the next boot's plan would be refused: the disk holds something.
+            stack.enter_context(written(remote.zero, disk, FIO_MIB))
+        for job, order in zip(jobs, turns(recorder.header.seed, f"{GROUP} {taker.name}", sides, len(jobs)), strict=True):
+            for place, side in enumerate(order):
+                taker.add(job, side, number(remote.zero.out(jobs[job], 600), job), UNITS[job], order=place)
 
 
 def run(recorder: Recorder) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rig import paths
+from rig.bootstrap import WRITTEN, ZERO_WRITTEN
 from rig.node import Node
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +44,17 @@ def beside(node: Node, command: str) -> Iterator[None]:
     finally:
         job.kill(9)
         job.wait(END_S)
+
+
+@contextlib.contextmanager
+def written(node: Node, disk: str, mib: int) -> Iterator[None]:
+    """The first MiB of a disk are written to until the end, then they are zero: where the connection is lost, by its end
+    on the node. Only with an agent that was brought along."""
+    node.run(f"echo {disk} {mib} >>{WRITTEN}")
+    try:
+        yield
+    finally:
+        node.run(ZERO_WRITTEN)
 
 
 def guest_initrd(node: Node, program: bytes) -> str:

@@ -14,6 +14,16 @@ import shlex
 # Not each lets programs run: /tmp may be mounted noexec.
 PLACES = ("/tmp", "/var/tmp", "/root")
 
+# In the agent's folder: lines "DISK MIB" of what has been written to, and is to be zero at the end.
+WRITTEN = '"$MINT_RIG_FOLDER/written"'
+ZERO_WRITTEN = f"""
+if [ -s {WRITTEN} ]; then
+	while read -r disk mib; do
+		dd if=/dev/zero of="$disk" bs=1M count="$mib" conv=fsync,notrunc
+	done <{WRITTEN} && rm {WRITTEN}
+fi
+"""
+
 SCRIPT = """
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 umask 022

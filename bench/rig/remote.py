@@ -7,7 +7,7 @@ mintctl; nobody reads RAM here.
 
 What was made on the server is removed by it when the connection ends, whoever ended it: nodes
 and guests of rig.plan's names, which were not there when it began; cores that went offline
-are online again.
+are online again, and what was written to a data disk is zero.
 """
 
 import shlex
@@ -46,6 +46,9 @@ if [ -e /sys/kernel/mint/node ]; then
 	for node in {" ".join(NODES)}; do mintctl node remove $node --force >/dev/null 2>&1; done
 fi
 for online in $onlines; do grep -qx 1 $online 2>/dev/null || echo 1 >$online; done 2>/dev/null
+{{
+{bootstrap.ZERO_WRITTEN}
+}} 2>/dev/null
 """
 
 

@@ -28,6 +28,7 @@ from report.goals import EMULATOR, NOT_HERE, OPEN, SERVER
 from report.recorder import Recorder, read
 from report.samples import DataSet
 from report.summary import Summary, summarise
+from rig.bootstrap import WRITTEN, ZERO_WRITTEN
 from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
 from rig.inventory import LINUX, MINT, Inventory
@@ -59,6 +60,7 @@ class Played:
     def __init__(self, *_) -> None:
         self.number = 0
         self.stretches: list[Stretch] = []
+        self.commands: list[str] = []  # that were run
         self.endless: list[str] = []  # commands without a limit that run
         self.machine = SimpleNamespace(
             monitor=self, process=SimpleNamespace(pid=1), stretches=lambda label: list(self.stretches)
@@ -115,10 +117,11 @@ class Played:
             wait=lambda limit_s: self.endless.remove(command) if killed else pytest.fail(f"is waited for: {command}"),
         )  # fmt: skip
 
-    def run(self, *_, **__) -> None:
+    def run(self, command: str = "", *_, **__) -> None:
         """Nothing is to be seen of it."""
+        self.commands.append(command)
 
-    wait = wait_ready = wait_state = mintctl = remove_all = run
+    wait = wait_ready = wait_state = mintctl = remove_all = lambda *_, **__: None
     console = SimpleNamespace(mark=lambda: 0)
 
     def node(self, _: int) -> "Played":
@@ -396,6 +399,7 @@ class PlayedRemote(Played):
         if "/sys/block" in command and "grep -F" in command and "date" not in command:
             return "/sys/devices/pci0000:00/0000:44:00.0/nvme/nvme2/nvme2n1"
         if "/fio " in command:
+            self.commands.append("fio")
             return "measure fio 3000.0"
         return super().out(command, limit_s)
 
@@ -477,6 +481,17 @@ def test_nodes_that_groups_add_are_removed_by_the_server(at, tmp_path: Path):
             passes.measure(module, recorder, server)
             assert {one.name for one in server.added} <= set(NODES)
             assert all(core in (3, 4, 5, 6, 7) for one in server.added for core in one.cpus)
+
+
+@pytest.mark.parametrize("boot", [LINUX, MINT])
+def test_disk_that_fio_writes_is_zero_again(at, tmp_path: Path, boot: str):
+    server = PlayedRemote(boot)
+    with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
+        passes.measure(figures_partition, recorder, server)
+    writes = [command for command in server.commands if command]
+    begin = f"echo /dev/nvme2n1 64 >>{WRITTEN}"
+    once = [begin, *["fio"] * (1 if boot == MINT else 2), ZERO_WRITTEN]
+    assert writes == once * passes.PASSES
 
 
 @pytest.mark.parametrize("group", AT_MODULES)

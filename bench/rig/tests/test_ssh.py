@@ -9,11 +9,12 @@ import signal
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from far import AT, far  # noqa: F401
-from figures_programs import beside, put
+from figures_programs import beside, put, written
 from rig import bootstrap, inventory, paths, plan, remote
 from rig.errors import MachineLost, NodeEnded, RigError
 from rig.remote import Remote
@@ -199,6 +200,37 @@ def test_program_that_runs_is_put_anew(server: Remote):
         wait_until("it runs", lambda: server.zero.run(f"pidof {name}", check=False).status == 0, 20)
         put(server.zero, "$MINT_RIG_FOLDER/again", program)
     assert name.read_bytes() == program and name.stat().st_mode & 0o777 == 0o755
+
+
+def zeroed(disk: Path) -> bool:
+    """Whether a disk's first 2 MiB are zero, and what is behind them is as it was."""
+    data = disk.read_bytes()
+    return data == bytes(2 << 20) + b"x" * (1 << 20)
+
+
+def test_what_is_written_to_a_disk_is_zero_after_it(server: Remote, tmp_path: Path):
+    """Or the plan would be refused at the next boot."""
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"x" * (3 << 20))
+    with pytest.raises(ZeroDivisionError), written(server.zero, str(disk), 2):
+        assert disk.read_bytes() == b"x" * (3 << 20)
+        raise ZeroDivisionError
+    assert zeroed(disk)
+    assert server.zero.out("ls $MINT_RIG_FOLDER") == "mint-rig-agent\ntry"
+
+
+def test_what_was_written_when_the_connection_is_lost_is_zero(far: Path, tmp_path: Path):  # noqa: F811
+    assert bootstrap.ZERO_WRITTEN in remote.AT_END
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"x" * (3 << 20))
+    channel, stream = Ssh(AT).agent(AGENT, at_end=bootstrap.ZERO_WRITTEN)
+    folder = folder_of(channel)
+    node = SimpleNamespace(run=lambda command: channel.start(command).wait())
+    with pytest.raises(MachineLost), written(node, str(disk), 2):
+        os.killpg(stream.process.pid, signal.SIGKILL)
+        channel.start("sleep 60").wait()
+    wait_until("its folder is removed", lambda: not folder.exists(), 20)
+    assert zeroed(disk)
 
 
 def test_address_of_a_node_follows_node_0s(server: Remote):
