@@ -67,7 +67,7 @@ for s in /sys/block/*; do
 		for t in $b $(echo "$parts" | tr , ' '); do
 			for f in /sys/fs/*/"$t" /sys/fs/*/*/devices/"$t"; do [ -e "$f" ] && f=${f#/sys/fs/} && echo "${f%%/*}"; done
 			command -v perl >/dev/null && {
-				perl -MFcntl -e 'exit !sysopen(my $f, shift, O_RDONLY | O_EXCL) && $!{EBUSY}' "/dev/$t" || echo 'an exclusive user'
+				perl -MFcntl -e 'exit(!sysopen(my $f, shift, O_RDONLY | O_EXCL) && $!{EBUSY} ? 1 : 0)' "/dev/$t" || echo 'an exclusive user'
 			}
 		done
 	} | sort -u | paste -sd, -)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad plans: each is refused with the line, what is wrong, whose it is, and the way out; nothing is tried."""
 
+import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -192,6 +194,17 @@ def test_all_faults_of_a_server_are_told_at_once():
 def test_memory_of_a_boot_without_mint_is_the_servers():
     status, lines = told(GOOD.replace('"4G"', '"64G"'), answers("linux"))
     assert status == 3 and "which has 32768 MiB in all" in lines[0]
+
+
+@pytest.mark.parametrize(("error", "status"), [("EBUSY", 1), ("ENOENT", 0), ("ENXIO", 0), ("", 0)])
+def test_exclusive_user_is_one_only_if_the_disk_is_busy(error: str, status: int):
+    """The script's own expression: other errors are no user's."""
+    expression = re.search(r"perl -MFcntl -e '([^']*)'", inventory.SCRIPT)[1]
+    opened = "sysopen(my $f, shift, O_RDONLY | O_EXCL)"
+    assert opened in expression
+    said = f"do {{ $! = Errno::{error}(); 0 }}" if error else "1"
+    words = ["perl", "-MFcntl", "-MErrno", "-e", expression.replace(opened, said), "/dev/disk"]
+    assert subprocess.run(words, check=False).returncode == status
 
 
 def test_answers_that_are_cut_are_an_error():
