@@ -21,6 +21,7 @@ from rig.inventory import MINT
 from rig.machine import MachineConfig
 from rig.remote import Remote
 from rig.server import EMULATED, NodePlan, Server
+from rig.wait import wait_until
 
 GROUP = "start"
 MACHINES, QUICK_MACHINES = 5, 1
@@ -108,9 +109,12 @@ def boot_directly() -> dict[str, float]:
     config = MachineConfig("figures-direct", mint="", append=BOOT_WORDS)
     with Server(config).machine as machine:
         console = machine.console[0]
-        while b"mint-init: node 0 init" not in console.raw():
+
+        def init() -> bool:
             machine.check_alive()
-            time.sleep(0.005)
+            return b"mint-init: node 0 init" in console.raw()
+
+        wait_until("the server's own init", init, LIMIT_S, every_s=0.005)
         return {"init": time.monotonic() - machine.started_at}
 
 

@@ -327,6 +327,25 @@ def test_server_stands_still_while_another_boots(rig, monkeypatch: pytest.Monkey
     assert Played.stopped == 0
 
 
+def test_server_that_never_boots_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    machine = SimpleNamespace(console=[SimpleNamespace(raw=lambda: b"still")], check_alive=lambda: None, started_at=0)
+    server = SimpleNamespace(machine=contextlib.nullcontext(machine))
+    monkeypatch.setattr(figures_start, "Server", lambda _: server)
+    monkeypatch.setattr(figures_start, "LIMIT_S", 0.1)
+    with pytest.raises(RigError, match="not within 0.1 s: the server's own init"):
+        figures_start.boot_directly()
+
+
+def test_job_in_turns_that_never_ends_is_an_error(rig, monkeypatch: pytest.MonkeyPatch):
+    """And the machines stand still."""
+    monkeypatch.setattr(figures_partition, "LIMIT_S", 0.1)
+    monkeypatch.setattr(Played, "start", lambda *_, **__: SimpleNamespace(done=lambda: False))
+    Played.stopped = 2
+    with pytest.raises(RigError, match="not within 0.1 s: fio on both machines, in turns"):
+        figures_partition.in_turns({"on": Played(), "off": Played()}, "fio", "on")
+    assert Played.stopped == 2
+
+
 def stub(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
