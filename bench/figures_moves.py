@@ -64,7 +64,7 @@ FIGURES = (
     Figure(GROUP, "kernel", "The kernels' part of a move", "s", PARTS, note="The daemons' calls, made by hand on node 1."),
     Figure(GROUP, "disk", "NVMe disk: unbind there → first read here", "s", {NODES: "disk, between nodes"}, note=AROUND),
     Figure(GROUP, "panic", "After a panic of node 1", "s",
-           {"known": "known on node 0", "dump": "its 1 GiB dumped", "start": "started → its services answer"}),
+           {"known": "known on node 0", "dump": "its memory dumped", "start": "started → its services answer"}),
 )  # fmt: skip
 GOALS = (
     Goal("a core comes in half of the time of a vCPU", GROUP, "core comes", NODES, GUEST, high=0.5),

@@ -35,7 +35,7 @@ ROUNDS, QUICK_ROUNDS = 4, 1
 LIMIT_S = 300
 
 NODE, AGAIN = "node", "node again"
-SIDES = {NODE: "OS node, 2 cores, 1 GiB", AGAIN: "the same again"}
+SIDES = {NODE: "OS node", AGAIN: "the same again"}
 # Each from the one before it; mintd and libvirtd start at once, so libvirt's part is what mintd's leaves of it.
 PARTS = {
     "load": "command, plan, load, decompressor",
@@ -48,7 +48,8 @@ PARTS = {
 FIGURES = (
     Figure(
         GROUP, "whole", "From mintctl node start until libvirt answers", "s", SIDES,
-        note="`virsh -c qemu:///system version` on the node. It was stopped in order, and has started before.",
+        note="`virsh -c qemu:///system version` on the node. It was stopped in order, and has started before."
+        " The emulated server's has 2 cores and 1 GiB, another's what the plan says.",
     ),
     Figure(
         GROUP, "parts", "What of that takes how long", "s", PARTS,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from figures_programs import TMP, beside
 from report.figure import Figure
 from report.goals import Goal, equal
+from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
@@ -30,6 +31,8 @@ ROUNDS, QUICK_ROUNDS = 4, 1
 # serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
 LIMIT_S = 600
+# Of the node, and of the guest beside it.
+CORES, MEMORY_MIB = 2, 1024
 
 NODE, AGAIN, GUEST, DIRECT = "node", "node again", "guest", "server"
 SIDES = {
@@ -84,7 +87,7 @@ def start_guest(cpus: tuple[int, ...]) -> str:
     """For node 0's shell: a guest on two cores of it, which ends at its init. Other guests are none of our business."""
     return f"""
 begin=$(date +%s%N)
-taskset -c {cpus[0]},{cpus[1]} qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp 2 -m 1024 -nodefaults \\
+taskset -c {cpus[0]},{cpus[1]} qemu-system-x86_64 -accel kvm -machine q35 -cpu host -smp {CORES} -m {MEMORY_MIB} -nodefaults \\
 	-no-user-config -display none -no-reboot -serial stdio -kernel /boot/vmlinuz-mint -initrd /boot/node.initrd \\
 	-pidfile {TMP}/guest.pid \\
 	-append 'console=ttyS0 {BOOT_WORDS}' </dev/null 2>/dev/null | while read -r line; do
@@ -132,7 +135,7 @@ def start(server: Server, side: str) -> dict[str, float]:
 def starts(taker: Taker, server: Server | Remote, sides: list[str], seed: int, rounds: int) -> None:
     """All starts on a machine."""
     one = server.roles.one
-    server.add(NodePlan("figure", one.cpus, one.memory_mib, one.numa), "--no-start")
+    server.add(NodePlan("figure", one.cpus[:CORES], MEMORY_MIB, one.numa), "--no-start")
     server.zero.run(f": >{STAMPS}")
     with beside(server.zero, FOLLOW):
         # Until it has said what the console held before.
@@ -154,6 +157,9 @@ AT_BOOTS = (MINT,)
 
 def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
+    one = remote.roles.one
+    if len(one.cpus) < CORES or one.memory_mib < MEMORY_MIB:
+        return {WHOLE_GROUP: "one.cores of the plan has less than two, or one.memory is less than 1G"}
     found = {SIDES[DIRECT]: "a server's own boot takes its firmware's minutes, and ends what runs there"}
     if len(remote.roles.guests) < 2:
         found[SIDES[GUEST]] = "the plan has no [guests] with two cores"

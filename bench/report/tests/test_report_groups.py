@@ -523,6 +523,29 @@ def test_nothing_goes_on_after_a_pass(at, tmp_path: Path, group: str):
         assert server.endless == []
 
 
+def test_node_that_starts_is_as_large_as_the_guest_beside_it(at, tmp_path: Path):
+    """Whatever the plan's node has."""
+    one = NodePlan("one", (4, 5, 6, 7), 8192, 1, ("0000:41:00.0",))
+    server = PlayedRemote(MINT, replace(AT_ROLES, one=one, two=None))
+    with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
+        passes.measure(figures_start, recorder, server)
+    assert set(server.added) == {NodePlan("figure", (4, 5), 1024, 1)}
+    assert "-smp 2 -m 1024" in figures_start.start_guest((1, 2))
+
+
+@pytest.mark.parametrize("one", [NodePlan("one", (4,), 4096, 1), NodePlan("one", (4, 5), 768, 1)])
+def test_start_of_a_smaller_node_is_not_compared(at, one: NodePlan):
+    absent = figures_start.absent_at(PlayedRemote(MINT, replace(AT_ROLES, one=one)))
+    assert absent == {passes.WHOLE_GROUP: "one.cores of the plan has less than two, or one.memory is less than 1G"}
+
+
+@pytest.mark.parametrize("group", ["ready", "moves"])
+def test_sizes_of_the_emulated_nodes_are_in_no_label_of_others(group: str):
+    """Those of a plan's nodes are others; what moves is the same everywhere."""
+    for figure in MODULES[group].FIGURES:
+        assert not re.search(r"2 cores|its 1 GiB", f"{figure.title} {' '.join(figure.sides.values())}")
+
+
 def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     removed = []
     monkeypatch.setattr(PlayedRemote, "remove_all", lambda self: removed.append(True))
