@@ -502,6 +502,13 @@ def test_nodes_that_groups_add_are_removed_by_the_server(at, tmp_path: Path):
             assert all(core in (3, 4, 5, 6, 7) for one in server.added for core in one.cpus)
 
 
+def test_counts_are_not_asked_of_a_server(at, tmp_path: Path):
+    """Goals by them are not open there: nothing would close them."""
+    data, _ = measured_at(figures_partition, tmp_path / "data.jsonl")
+    words = {verdict.word for verdict in summary_of(figures_partition, data).verdicts if verdict.goal.clock == "counted"}
+    assert words == {NOT_HERE}
+
+
 @pytest.mark.parametrize("boot", [LINUX, MINT])
 def test_disk_that_fio_writes_is_zero_again(at, tmp_path: Path, boot: str):
     server = PlayedRemote(boot)
