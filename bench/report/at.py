@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from report import facts, passes
-from report.recorder import Recorder
+from report.recorder import Recorder, Refused
 from report.samples import Header
 from report.tries import measured
 from rig import inventory, paths, plan
@@ -17,7 +17,7 @@ from rig.errors import MachineLost
 from rig.inventory import MINT, Inventory
 from rig.plan import BadPlan, Fault, Plan
 from rig.remote import Remote
-from rig.ssh import Ssh
+from rig.ssh import Busy, Ssh
 
 # What the emulator's report has in the folder where servers have theirs.
 TAKEN = ("quick", "lock")
@@ -48,7 +48,14 @@ class There:
         )  # fmt: skip
 
     def measure(self, recorder: Recorder, groups: list[ModuleType], say: Callable[[str], None]) -> tuple[bool, set[str]]:
-        """Each group, as far as this boot goes; gives whether none failed, and which boots the rest takes."""
+        """Each group, as far as this boot goes; gives whether none failed, and which boots the rest takes. Raises
+        Refused where another run has begun since prepare()."""
+        try:
+            return self._measure(recorder, groups, say)
+        except Busy as error:
+            raise Refused(str(error)) from error
+
+    def _measure(self, recorder: Recorder, groups: list[ModuleType], say: Callable[[str], None]) -> tuple[bool, set[str]]:
         good, left = True, set()
         with Remote(self.ssh, self.plan, self.has, paths.need(paths.AGENT).read_bytes()) as remote:
             for group in groups:

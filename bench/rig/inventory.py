@@ -9,13 +9,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rig.bootstrap import LOCK
 from rig.errors import RigError
 
 MINT, LINUX = "mint", "linux"  # boots: with Mint in the kernel and mint=on, or without
 MIB = 1 << 20
 
 # Cheap questions only, to files; each that has no answer here prints an empty one.
-SCRIPT = r"""
+SCRIPT = f"lock={LOCK}" + r"""
 export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 tell() { w=$1; shift; printf '%s' "$w"; for v; do printf '\t%s' "$v"; done; printf '\n'; }
 first() { cat "$@" 2>/dev/null | head -n 1; }
@@ -91,12 +92,13 @@ fi
 command -v virsh >/dev/null && virsh -q -c qemu:///system list --all --name 2>/dev/null | while read -r g; do
 	[ -z "$g" ] || tell guest "$g" "$(virsh -q -c qemu:///system domstate "$g" 2>/dev/null | head -n 1)"
 done
-for t in setsid mktemp taskset kexec mintctl virsh mint-guest qemu-system-x86_64 cpio; do
+for t in setsid mktemp taskset flock kexec mintctl virsh mint-guest qemu-system-x86_64 cpio; do
 	command -v "$t" >/dev/null && tell tool "$t"
 done
 for f in /dev/kvm /boot/vmlinuz-mint /boot/node.initrd; do
 	[ -e "$f" ] && tell file "$f"
 done
+[ ! -e "$lock" ] || ! command -v flock >/dev/null || flock -n -s "$lock" true || tell busy
 tell end
 """
 
@@ -151,6 +153,7 @@ class Inventory:
     memory: list[dict] = field(default_factory=list)
     devices: list[dict] = field(default_factory=list)
     guests: dict[str, str] = field(default_factory=dict)
+    busy: bool = False  # another run is there
     tools: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
 
@@ -229,6 +232,8 @@ def _take(found: Inventory, kind: str, values: list[str]) -> None:
         found.memory = _listed(values[0], "memory")
     elif kind == "guest":
         found.guests[values[0]] = values[1]
+    elif kind == "busy":
+        found.busy = True
     elif kind == "tool":
         found.tools |= {values[0]}
     elif kind == "file":

@@ -271,6 +271,8 @@ def _server(plan: Plan, has: Inventory) -> Iterator[Fault]:
     """What is no matter of a single key: line 1."""
     if has.user != 0:
         yield Fault(1, "the user there is not root, and nodes are root's: give root@SERVER")
+    if has.busy:
+        yield Fault(1, "another run is there, or is about to end: wait for its end")
     if has.boot == MINT and has.node != 0:
         yield Fault(1, f"this is node {has.node} of a server: give the address of its node 0")
     if has.boot == MINT and not has.nodes:
@@ -286,7 +288,7 @@ def _server(plan: Plan, has: Inventory) -> Iterator[Fault]:
             yield Fault(1, f"guest {guest} ({state}) is there, and one of that name is to be made: `virsh undefine {guest}`")
         elif state == "running":
             yield Fault(1, f"guest {guest} runs, and would be measured with: `virsh shutdown {guest}` on the server")
-    for tool in sorted({"setsid", "mktemp", "taskset"} - has.tools):
+    for tool in sorted({"setsid", "mktemp", "taskset", "flock"} - has.tools):
         yield Fault(1, f"{tool} is not on the server: install it (util-linux, coreutils)")
 
 

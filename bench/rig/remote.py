@@ -30,6 +30,7 @@ from rig.ssh import ProcessStream, Ssh
 from rig.wait import wait_until
 
 READY_LIMIT_S = 300
+LOCK = bootstrap.LOCK
 RUNS = ("starting", "running", "degraded")
 
 AT_BEGIN = """
@@ -91,8 +92,8 @@ class Remote:
         return {number: node["boots"] for number, node in self.mintctl.nodes().items() if node["state"] in RUNS}
 
     def start(self) -> "Remote":
-        """Bring the agent; raises NoConnection."""
-        self.machine.channel, self._stream = self.ssh.agent(self._agent, AT_BEGIN, AT_END)
+        """Bring the agent; raises NoConnection, Busy."""
+        self.machine.channel, self._stream = self.ssh.agent(self._agent, AT_BEGIN, AT_END, LOCK)
         return self
 
     def stop(self) -> None:

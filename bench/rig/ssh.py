@@ -32,6 +32,10 @@ class NoConnection(RigError):
     """ssh could not connect, or the shell there could not run anything."""
 
 
+class Busy(RigError):
+    """Another run has the machine."""
+
+
 class ProcessStream:
     """A process as a stream: what Channel wants of a socket. What it says on its standard error is kept."""
 
@@ -114,9 +118,10 @@ class Ssh:
             raise RigError(f"{self.at}: status {done.returncode} from a script there: {done.stderr.strip()}")
         return done.stdout
 
-    def agent(self, agent: bytes, at_begin: str = "", at_end: str = "") -> tuple[Channel, ProcessStream]:
-        """The rig's agent there, brought by the connection, once it answers. Raises NoConnection."""
-        words = shlex.join(bootstrap.command(len(agent), at_begin, at_end))
+    def agent(self, agent: bytes, at_begin: str = "", at_end: str = "", lock: str = "") -> tuple[Channel, ProcessStream]:
+        """The rig's agent there, brought by the connection, once it answers. Raises NoConnection; Busy where another
+        has the lock."""
+        words = shlex.join(bootstrap.command(len(agent), at_begin, at_end, lock=lock))
         stream = ProcessStream(self._words(f"exec {words}"))
 
         def lost() -> str:
@@ -132,6 +137,7 @@ class Ssh:
             channel.wait_ready(START_S * SLOWNESS)
         except (OSError, MachineLost, CommandTimeout) as error:
             stream.shutdown(0)
-            stream.close(5)
+            if stream.close(5) == bootstrap.BUSY:
+                raise Busy(f"{self.at}: {stream.said}") from error
             raise NoConnection(str(error) if isinstance(error, RigError) else lost()) from error
         return channel, stream

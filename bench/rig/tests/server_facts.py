@@ -12,7 +12,7 @@ DISKS = {
     "nvme3n1": ("0000:44:00.0", "", "", "", "", "", "0"),
 }
 CARD, BRIDGE, PLATFORM = "0000:51:00.0", "0000:40:01.0", "0000:00:16.0"
-TOOLS = ("setsid", "mktemp", "taskset", "kexec", "mintctl", "virsh", "mint-guest", "qemu-system-x86_64", "cpio")
+TOOLS = ("setsid", "mktemp", "taskset", "flock", "kexec", "mintctl", "virsh", "mint-guest", "qemu-system-x86_64", "cpio")
 POOL_BLOCKS = 64  # of 128 MiB, of each NUMA node
 
 

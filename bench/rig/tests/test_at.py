@@ -45,6 +45,7 @@ class Server:
         monkeypatch.setattr(inventory, "SCRIPT", f"echo asked >>{folder}/said; cat {folder}/answers")
         monkeypatch.setattr(remote, "AT_BEGIN", f"echo agent >>{folder}/said")
         monkeypatch.setattr(remote, "AT_END", ":")
+        monkeypatch.setattr(remote, "LOCK", f"{folder}/lock")
         monkeypatch.setattr(facts, "commit", lambda: "c" * 40)
         monkeypatch.setattr(facts, "changes", lambda: "")
         self.boots(LINUX)
@@ -192,6 +193,23 @@ def test_lost_connection_ends_the_run_which_goes_on(server: Server, capsys):
     assert data.ended == {("made", "pass 1")} and set(data.cut) == {("made", "pass 2")}
     assert server.report() == 0
     assert len(read(server.out / AT / "data.jsonl").ended) == 10
+
+
+def test_second_run_on_a_server_is_refused(server: Server, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever folder it writes to: here, one that began at the same moment."""
+    server.boots(MINT)
+
+    def second(taker, there) -> None:
+        one_value(taker, there)
+        monkeypatch.setattr(run, "OUT", tmp_path / "other")
+        assert server.report() == 3
+        monkeypatch.setattr(run, "OUT", server.out)
+
+    server.groups = {"made": group("made", second, (MINT,))}
+    assert server.report("--quick") == 0
+    assert f"{AT}: another run is there, or is about to end: wait for its end" in capsys.readouterr().err
+    server.groups = {"made": group("made", one_value, (MINT,))}
+    assert server.report() == 0
 
 
 def test_failed_group_keeps_no_other_from_being_measured(server: Server, capsys):

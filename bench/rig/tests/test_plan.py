@@ -108,6 +108,7 @@ OVERWRITE = "name another, or set overwrite = true in [data0]"
 MOUNTED = "unmount it, or name another"
 SERVERS = [
     ({"lines": [("user", "1000")]}, 1, "the user there is not root, and nodes are root's: give root@SERVER"),
+    ({"lines": [("busy",)]}, 1, "another run is there, or is about to end: wait for its end"),
     ({"lines": [("boot", "mint", "2")]}, 1, "this is node 2 of a server: give the address of its node 0"),
     ({"lines": [("nodes", "")]}, 1,
      "mintctl does not answer there: `systemctl status mintd` on the server says why (docs/bare-metal.md)"),
@@ -119,6 +120,7 @@ SERVERS = [
     ({"lines": [("guest", "shop", "running")]}, 1,
      "guest shop runs, and would be measured with: `virsh shutdown shop` on the server"),
     ({"without": "tool\tsetsid"}, 1, "setsid is not on the server: install it (util-linux, coreutils)"),
+    ({"without": "tool\tflock"}, 1, "flock is not on the server: install it (util-linux, coreutils)"),
     ({"without": "cpu\t6"}, 7, "two.cores: there is no core 6: the server has 0 to 7"),
     ({"cpus": {4: {"owner": 1, "owner_name": "web"}}}, 2, "one.cores: core 4 belongs to node web: remove that node first"),
     ({"lines": [("cpu", "3", "6", "0", "0")]}, 14,

@@ -19,7 +19,7 @@ from rig import bootstrap, inventory, paths, plan, remote
 from rig.errors import MachineLost, NodeEnded, RigError
 from rig.remote import Remote
 from rig.roles import NodePlan
-from rig.ssh import NoConnection, Ssh
+from rig.ssh import Busy, NoConnection, Ssh
 from rig.wait import wait_until
 
 AGENT = paths.AGENT.read_bytes() if paths.AGENT.exists() else b""
@@ -96,8 +96,47 @@ def test_background_process_does_not_hold_the_connection(connected):
             os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
+def test_server_is_one_runs_until_its_end_is_done(far: Path):  # noqa: F811
+    lock, go = f"{far}/lock", far / "go"
+    channel, stream = Ssh(AT).agent(AGENT, at_end=f"until [ -e {go} ]; do sleep 0.05; done", lock=lock)
+    # What stays of it does not keep the lock.
+    left = int(channel.start("setsid sleep 78787 >/dev/null 2>&1 & echo $!").wait().out)
+    os.killpg(stream.process.pid, signal.SIGKILL)
+
+    def mine() -> bool:
+        try:
+            _, stream = Ssh(AT).agent(AGENT, lock=lock)
+        except Busy as error:
+            assert str(error).startswith(f"{AT}: another run is there, or is about to end: wait for its end")
+            return False
+        stream.shutdown(0)
+        return stream.close(20) == 0
+
+    try:
+        assert not mine()
+        go.touch()
+        wait_until("it is free", mine, 20)
+        assert running("78787")
+    finally:
+        go.touch()
+        os.kill(left, signal.SIGKILL)
+
+
+def test_lock_of_a_run_is_seen_before_anything_is_written(far: Path):  # noqa: F811
+    """The server's answers say it, and asking does not take it."""
+    script = re.search(r'(?m)^\[ ! -e "\$lock".*$', inventory.SCRIPT)[0]
+    asked = f"tell() {{ echo \"$@\"; }}\nlock={far}/lock\n{script}\n"
+    assert f"lock={bootstrap.LOCK}\n" in inventory.SCRIPT
+    assert Ssh(AT).run(asked) == ""
+    _, stream = Ssh(AT).agent(AGENT, lock=f"{far}/lock")
+    assert Ssh(AT).run(asked) == "busy\n"
+    stream.shutdown(0)
+    stream.close(20)
+    assert Ssh(AT).run(asked) == ""
+
+
 def test_server_without_a_place_for_programs_says_so(far: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
-    monkeypatch.setattr(bootstrap.command, "__defaults__", ("", "", ("/proc",)))
+    monkeypatch.setattr(bootstrap.command, "__defaults__", ("", "", ("/proc",), ""))
     with pytest.raises(NoConnection, match="no folder for the rig's agent: /proc let no program run"):
         Ssh(AT).agent(AGENT)
 
@@ -135,6 +174,7 @@ def server(far: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
     # Nothing of this host is a server's.
     monkeypatch.setattr(remote, "AT_BEGIN", ":")
     monkeypatch.setattr(remote, "AT_END", f"touch {far}/cleaned")
+    monkeypatch.setattr(remote, "LOCK", f"{far}/lock")
     says_nodes(far, "running")
     with Remote(Ssh(AT), PLAN, inventory.Inventory(boot=inventory.MINT), AGENT) as server:
         yield server
