@@ -41,6 +41,8 @@ ROLES = replace(EMULATED, guests=(1, 2))
 # Of a node that has no part in it but to be stopped: blocks that it has had are only zeroed on their way out.
 STOPPED, STOPPED_MIB = "stopped", 128
 BLOCKS = 8
+# Of a dump, beside the node's memory: its head, and what it says of the node.
+DUMP_MORE_MIB = 64
 
 NODES, AGAIN, GUEST = "nodes", "nodes again", "guest"
 CORE_SIDES = {NODES: "core, between nodes", AGAIN: "the same again", GUEST: "vCPU, KVM guest of node 0"}
@@ -169,7 +171,16 @@ def disks(server: Server | Remote, taker: Taker, rounds: int) -> None:
         taker.add("disk", NODES, found["disk"], "s", round=count)
 
 
-def panics(server: Server | Remote, taker: Taker, rounds: int) -> None:
+def no_dump(server: Server | Remote) -> str:
+    """Why node 1's memory cannot be dumped on node 0; "" if it can. A dump in memory would end what runs there."""
+    found = server.zero.out(f"stat -f -c %T {TMP}; df -P -m {TMP} | awk 'END {{ print $4 }}'").split()
+    kind, free_mib, wanted_mib = found[0], int(found[1]), server.roles.one.memory_mib + DUMP_MORE_MIB
+    if kind in ("tmpfs", "ramfs", "overlayfs"):
+        return f"node 0's folder for it is a {kind}, which may be memory"
+    return "" if free_mib >= wanted_mib else f"node 0's folder for it has {free_mib} MiB, and it may take {wanted_mib}"
+
+
+def panics(server: Server | Remote, taker: Taker, rounds: int, dump: bool = True) -> None:
     """What follows a panic of node 1."""
     for count in range(rounds):
         server.wait_ready(server.one)
@@ -179,17 +190,14 @@ def panics(server: Server | Remote, taker: Taker, rounds: int) -> None:
         events = server.zero.out(f"mintctl events --json --since {last}").splitlines()
         (crash,) = (event for event in map(json.loads, events) if event["new"] == "crashed")
         found = {"known": (crash["seen_ns"] - crash["time_ns"]) / 1e9}
-        found |= timed(
-            server,
-            ("dump", f"mintctl node dump {ONE.name} -o {TMP}/vmcore --force"),
-            ("start", f"mintctl node start {ONE.name}"),
-        )
+        dumped = ("dump", f"mintctl node dump {ONE.name} -o {TMP}/vmcore --force")
+        found |= timed(server, *([dumped] if dump else []), ("start", f"mintctl node start {ONE.name}"))
         for what, value in found.items():
             taker.add("panic", what, value, "s", round=count)
-        server.zero.run(f"rm {TMP}/vmcore")
+        server.zero.run(f"rm -f {TMP}/vmcore")
 
 
-def all_of_it(taker: Taker, server: Server | Remote, recorder: Recorder) -> None:
+def all_of_it(taker: Taker, server: Server | Remote, recorder: Recorder, dump: bool = True) -> None:
     """On a machine, whose node 1 is made for it."""
     cores = recorder.pick(CORE_ROUNDS, QUICK_CORE_ROUNDS)
     memory = recorder.pick(MEMORY_ROUNDS, QUICK_MEMORY_ROUNDS)
@@ -199,7 +207,7 @@ def all_of_it(taker: Taker, server: Server | Remote, recorder: Recorder) -> None
     parts(server, taker, cores, memory)
     if server.roles.moving_disk:
         disks(server, taker, recorder.pick(DISK_ROUNDS, QUICK_DISK_ROUNDS))
-    panics(server, taker, recorder.pick(PANIC_ROUNDS, QUICK_PANIC_ROUNDS))
+    panics(server, taker, recorder.pick(PANIC_ROUNDS, QUICK_PANIC_ROUNDS), dump)
 
 
 AT_BOOTS = (MINT,)
@@ -210,12 +218,15 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
     roles = remote.roles
     if len(roles.guests) < 2 or roles.moving is None or roles.moving_numa is None:
         return {WHOLE_GROUP: "the plan has no [guests] with two cores, no moving.core or no moving.numa"}
-    return {} if roles.moving_disk else {"a disk's move": "the plan has no moving.disk"}
+    found = {} if roles.moving_disk else {"a disk's move": "the plan has no moving.disk"}
+    if why := no_dump(remote):
+        found["a dump of a node's memory"] = why
+    return found
 
 
 def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     """A pass on a server."""
-    all_of_it(taker, remote, recorder)
+    all_of_it(taker, remote, recorder, not no_dump(remote))
 
 
 def run(recorder: Recorder) -> None:

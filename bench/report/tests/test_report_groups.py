@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -409,6 +410,7 @@ class PlayedRemote(Played):
         self.boot, self.roles = boot, roles
         self.has = Inventory(boot=boot, tools=frozenset(figures_configs.GUESTS_TAKE))
         self.added: list[NodePlan] = []
+        self.room = "ext2/ext3\n5000"
 
     def add(self, plan, *more) -> dict:
         self.added.append(plan)
@@ -417,6 +419,8 @@ class PlayedRemote(Played):
     def out(self, command: str, limit_s: float = 0) -> str:
         if "/sys/block" in command and "grep -F" in command and "date" not in command:
             return "/sys/devices/pci0000:00/0000:44:00.0/nvme/nvme2/nvme2n1"
+        if "stat -f" in command:
+            return self.room
         if "/fio " in command:
             self.commands.append("fio")
             return "measure fio 3000.0"
@@ -551,6 +555,32 @@ def test_sizes_of_the_emulated_nodes_are_in_no_label_of_others(group: str):
     """Those of a plan's nodes are others; what moves is the same everywhere."""
     for figure in MODULES[group].FIGURES:
         assert not re.search(r"2 cores|its 1 GiB", f"{figure.title} {' '.join(figure.sides.values())}")
+
+
+@pytest.mark.parametrize(("room", "why"), [
+    ("ext2/ext3\n4160", ""), ("xfs\n4159", "node 0's folder for it has 4159 MiB, and it may take 4160"),
+    ("tmpfs\n90000", "node 0's folder for it is a tmpfs, which may be memory"),
+])  # fmt: skip
+def test_memory_is_dumped_only_to_a_disk_with_room(at, tmp_path: Path, room: str, why: str):
+    server = PlayedRemote(MINT)
+    server.room = room
+    with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
+        passes.measure(figures_moves, recorder, server)
+    data = read(tmp_path / "data.jsonl")
+    assert {what: text for (_, what), text in data.absent.items()} == ({"a dump of a node's memory": why} if why else {})
+    assert ("dump" in {s.side for s in data.samples}) == (not why)
+    assert {"known", "start"} <= {s.side for s in data.samples}
+
+
+def test_room_for_a_dump_is_asked_of_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The real commands."""
+    monkeypatch.setenv("MINT_RIG_FOLDER", str(tmp_path))
+    out = lambda command: subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    kind = out(f"stat -f -c %T {tmp_path}").strip()
+    free_mib = shutil.disk_usage(tmp_path).free >> 20
+    server = SimpleNamespace(zero=SimpleNamespace(out=out), roles=replace(AT_ROLES, one=NodePlan("one", (4,), 10**9, 1)))
+    found = figures_moves.no_dump(server)
+    assert kind in found or abs(int(re.search(r"has (\d+) MiB", found)[1]) - free_mib) < 4096
 
 
 def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
