@@ -23,6 +23,7 @@ from report.turns import turns
 from rig.errors import RigError
 from rig.inventory import MINT
 from rig.machine import MachineConfig
+from rig.plan import BLOCK_MIB, MOVED_MIB, STOPPED_MIB
 from rig.remote import Remote
 from rig.server import EMULATED, ONE, NodePlan, Server
 
@@ -38,9 +39,9 @@ MINT_ROOMY = "mint=on,mem=1792M@0,mem=1792M@1"
 # Cores of node 0 that the guest is pinned to; the one that moves is another, and none is
 # the boot core.
 ROLES = replace(EMULATED, guests=(1, 2))
-# Of a node that has no part in it but to be stopped: blocks that it has had are only zeroed on their way out.
-STOPPED, STOPPED_MIB = "stopped", 128
-BLOCKS = 8
+# A node that has no part in it but to be stopped: blocks that it has had are only zeroed on their way out.
+STOPPED = "stopped"
+BLOCKS = MOVED_MIB // BLOCK_MIB
 # Of a dump, beside the node's memory: its head, and what it says of the node.
 DUMP_MORE_MIB = 64
 
@@ -145,7 +146,12 @@ def parts(server: Server | Remote, taker: Taker, core_rounds: int, memory_rounds
         for count, value in enumerate(seconds(text, what)):
             taker.add("kernel", what, value, "s", round=count)
     stopped = server.add(NodePlan(STOPPED, (roles.moving,), STOPPED_MIB, roles.moving_numa), "--no-start")["node"]["id"]
-    blocks = server.ledger().owned("memory", None)[:BLOCKS]
+    blocks = server.ledger().free_blocks(roles.moving_numa)[:BLOCKS]
+    if len(blocks) < BLOCKS:
+        raise RigError(
+            f"{len(blocks)} blocks of NUMA node {roles.moving_numa} are free, and 1 GiB takes {BLOCKS}: boot with a larger"
+            f" pool (mint=on,mem=…@{roles.moving_numa})"
+        )
     for count in range(1 + memory_rounds):
         text = server.one.out(f"{FOLDER}/moves memory 1 {stopped} {' '.join(blocks)}", 600)
         sums = {what: sum(seconds(text, what)) for what in ("add", "online", "offline", "remove", "zero")}

@@ -26,6 +26,10 @@ class Ledger:
         place = ("free", None) if owner is None else ("owned", owner)
         return sum(b["bytes"] for b in blocks if (b["state"], b["owner"]) == place and b["numa"] == numa)
 
+    def free_blocks(self, numa: int) -> list[str]:
+        """Ids of the free blocks of memory of a NUMA node."""
+        return [str(b["id"]) for b in self.details["memory"] if b["state"] == "free" and b["numa"] == numa]
+
     def memory_places(self) -> list[tuple[int | None, int]]:
         """Each owner with each NUMA node; None: nobody."""
         numas = sorted({block["numa"] for block in self.details["memory"]})

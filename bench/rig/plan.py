@@ -21,8 +21,8 @@ GUESTS = ("far", "near", "plug", "eval1", "eval2")
 FUNCTION = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 SIZE = re.compile(r"(\d+)([MG])")
 BLOCK_MIB = 128
-# Of node 0 for a move of 1 GiB, in the pool.
-MOVED_MIB = 1024
+# Of node 0 for a move of 1 GiB, in the pool; and of a node that is stopped meanwhile.
+MOVED_MIB, STOPPED_MIB = 1024, 128
 # What install-disk calls a node's partition.
 NODE_PARTITION = "mint-node"
 # Parts of something larger, whatever holds them now.
@@ -327,7 +327,7 @@ def _memory(plan: Plan, has: Inventory) -> Iterator[Fault]:
             yield Fault(line, f"moving.numa: there is no NUMA node {plan.moving_numa}")
         else:
             one = plan.one.memory_mib if plan.one.numa == plan.moving_numa else 0
-            yield from _enough("moving.numa", line, plan.moving_numa, one + MOVED_MIB, has)
+            yield from _enough("moving.numa", line, plan.moving_numa, one + MOVED_MIB + STOPPED_MIB, has)
 
 
 def _enough(key: str, line: int, numa: int, wanted_mib: int, has: Inventory) -> Iterator[Fault]:

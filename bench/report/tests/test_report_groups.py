@@ -33,6 +33,7 @@ from rig.bootstrap import WRITTEN, ZERO_WRITTEN
 from rig.errors import RigError
 from rig.evaluation import Evaluation, Repeat
 from rig.inventory import LINUX, MINT, Inventory
+from rig.ledger import Ledger
 from rig.markers import Stretch
 from rig.plan import NODES
 from rig.roles import NodePlan, Roles
@@ -57,6 +58,7 @@ class Played:
 
     stopped = 0
     roles = EMULATED
+    blocks = 16  # free ones, on two NUMA nodes
 
     def __init__(self, *_) -> None:
         self.number = 0
@@ -135,7 +137,8 @@ class Played:
 
     def ledger(self) -> SimpleNamespace:
         """Free blocks."""
-        return SimpleNamespace(owned=lambda *_: [str(n) for n in range(12)], memory_bytes=lambda *_: 1 << 30)
+        free = [{"id": n, "state": "free", "owner": None, "numa": n % 2, "bytes": 128 << 20} for n in range(16)]
+        return Ledger({}, {}, {"memory": free[: self.blocks]})
 
     zero = one = two = property(lambda self: self)
 
@@ -581,6 +584,18 @@ def test_room_for_a_dump_is_asked_of_the_server(monkeypatch: pytest.MonkeyPatch,
     server = SimpleNamespace(zero=SimpleNamespace(out=out), roles=replace(AT_ROLES, one=NodePlan("one", (4,), 10**9, 1)))
     found = figures_moves.no_dump(server)
     assert kind in found or abs(int(re.search(r"has (\d+) MiB", found)[1]) - free_mib) < 4096
+
+
+def test_gib_of_the_kernels_part_is_of_the_moving_numa_node(at, monkeypatch: pytest.MonkeyPatch):
+    """And it is a whole one, or none is measured."""
+    asked: list[str] = []
+    monkeypatch.setattr(PlayedRemote, "out", lambda self, command, *_: asked.append(command) or "")
+    server = PlayedRemote(MINT, replace(AT_ROLES, moving_numa=1))
+    figures_moves.parts(server, SimpleNamespace(add=lambda *_, **__: None), 1, 1)
+    assert [command.split()[4:] for command in asked if "/moves memory" in command] == [[*"1 3 5 7 9 11 13 15".split()]] * 2
+    server.blocks = 15
+    with pytest.raises(RigError, match="7 blocks of NUMA node 1 are free, and 1 GiB takes 8: boot with a larger pool"):
+        figures_moves.parts(server, SimpleNamespace(add=lambda *_, **__: None), 1, 1)
 
 
 def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -131,6 +131,9 @@ SERVERS = [
     ({"lines": [("memorys", '{"memory": [{"state": "free", "owner": null, "numa": 1, "bytes": 5368709120}]}')]}, 8,
      "two.memory: nodes take 6144 MiB of NUMA node 1, which has 5120 MiB free in its pool: ask for less, or boot with a"
      " larger pool (mint=on,mem=6G@1)"),
+    ({"lines": [("memorys", '{"memory": [{"state": "free", "owner": null, "numa": 0, "bytes": 1073741824}]}')]}, 15,
+     "moving.numa: nodes take 1152 MiB of NUMA node 0, which has 1024 MiB free in its pool: ask for less, or boot with a"
+     " larger pool (mint=on,mem=2G@0)"),
     ({"lines": [("devices", '{"devices": []}')]}, 5,
      "one.disk: there is no PCI function 0000:41:00.0: `mintctl device list` on the server lists them"),
     ({"devices": {"0000:42:00.0": {"owner": 1, "owner_name": "web"}}}, 10,
