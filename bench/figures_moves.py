@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from figures_guests import PlugGuest
-from figures_programs import FOLDER, TMP, build, put, seconds
+from figures_programs import FOLDER, GUESTS_TAKE, TMP, build, put, seconds
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
@@ -224,8 +224,10 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
     roles = remote.roles
     if len(roles.guests) < 2 or roles.moving is None or roles.moving_numa is None:
         return {WHOLE_GROUP: "the plan has no [guests] with two cores, no moving.core or no moving.numa"}
+    if lost := remote.has.lacks_in_mint(GUESTS_TAKE):
+        return {WHOLE_GROUP: lost}
     found = {} if roles.moving_disk else {"a disk's move": "the plan has no moving.disk"}
-    if why := no_dump(remote):
+    if remote.boot == MINT and (why := no_dump(remote)):
         found["a dump of a node's memory"] = why
     return found
 

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
-from figures_programs import FOLDER, beside, build, guest_initrd, number, put
+from figures_programs import FOLDER, GUESTS_TAKE, beside, build, guest_initrd, number, put
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
@@ -134,16 +134,23 @@ def on_machine(taker: Taker, seed: int, rounds: int) -> None:
 AT_BOOTS = (MINT,)
 
 
+def no_guests(remote: Remote) -> str:
+    """Why there are no guests there; "" if there are."""
+    if len(remote.roles.guests) < 2:
+        return "the plan has no [guests] with two cores"
+    return remote.has.lacks_in_mint(GUESTS_TAKE)
+
+
 def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
     if remote.roles.two is None:
         return {WHOLE_GROUP: "the plan has no [two]"}
-    return {} if len(remote.roles.guests) > 1 else {SIDES[VIRTIO]: "the plan has no [guests] with two cores"}
+    return {SIDES[VIRTIO]: why} if (why := no_guests(remote)) else {}
 
 
 def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     """All turns of a pass on a server."""
-    sides = [side for side in SIDES if side != VIRTIO or len(remote.roles.guests) > 1]
+    sides = [side for side in SIDES if side != VIRTIO or not no_guests(remote)]
     address = remote.address(2)
     in_turns(taker, remote, sides, address, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 

@@ -16,6 +16,8 @@ HERE = Path(__file__).resolve().parent
 # folder that goes with it (rig.bootstrap).
 FOLDER, TMP = "${MINT_RIG_FOLDER:-/root}", "${MINT_RIG_FOLDER:-/tmp}"
 GUEST_IMAGE = "${MINT_RIG_FOLDER:-/boot}/guest.initrd"
+# What guests with a program in them take of a server.
+GUESTS_TAKE = ("mint-guest", "virsh", "/dev/kvm", "/boot/vmlinuz-mint", "cpio")
 # Of what was killed.
 END_S = 60
 

@@ -153,6 +153,15 @@ def on_machine(taker: Taker, seed: int, rounds: int) -> None:
 
 
 AT_BOOTS = (MINT,)
+NODE_TAKES = ("kexec with --mint-node", "/boot/vmlinuz-mint", "/boot/node.initrd")
+GUEST_TAKES = ("qemu-system-x86_64", "/dev/kvm")
+
+
+def no_guest(remote: Remote) -> str:
+    """Why no guest is started there; "" if one is."""
+    if len(remote.roles.guests) < 2:
+        return "the plan has no [guests] with two cores"
+    return remote.has.lacks_in_mint(GUEST_TAKES)
 
 
 def absent_at(remote: Remote) -> Mapping[str, str]:
@@ -160,15 +169,17 @@ def absent_at(remote: Remote) -> Mapping[str, str]:
     one = remote.roles.one
     if len(one.cpus) < CORES or one.memory_mib < MEMORY_MIB:
         return {WHOLE_GROUP: "one.cores of the plan has less than two, or one.memory is less than 1G"}
+    if lost := remote.has.lacks_in_mint(NODE_TAKES):
+        return {WHOLE_GROUP: lost}
     found = {SIDES[DIRECT]: "a server's own boot takes its firmware's minutes, and ends what runs there"}
-    if len(remote.roles.guests) < 2:
-        found[SIDES[GUEST]] = "the plan has no [guests] with two cores"
+    if why := no_guest(remote):
+        found[SIDES[GUEST]] = why
     return found
 
 
 def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     """All starts of a pass on a server."""
-    sides = [NODE, AGAIN, *([GUEST] if len(remote.roles.guests) > 1 else [])]
+    sides = [NODE, AGAIN, *([] if no_guest(remote) else [GUEST])]
     starts(taker, remote, sides, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 
 

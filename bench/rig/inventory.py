@@ -92,9 +92,10 @@ fi
 command -v virsh >/dev/null && virsh -q -c qemu:///system list --all --name 2>/dev/null | while read -r g; do
 	[ -z "$g" ] || tell guest "$g" "$(virsh -q -c qemu:///system domstate "$g" 2>/dev/null | head -n 1)"
 done
-for t in setsid mktemp taskset flock kexec mintctl virsh mint-guest qemu-system-x86_64 cpio; do
+for t in setsid mktemp taskset flock mintctl virsh mint-guest qemu-system-x86_64 cpio; do
 	command -v "$t" >/dev/null && tell tool "$t"
 done
+kexec --help 2>/dev/null | grep -q -e --mint-node && tell tool 'kexec with --mint-node'
 for f in /dev/kvm /boot/vmlinuz-mint /boot/node.initrd; do
 	[ -e "$f" ] && tell file "$f"
 done
@@ -160,6 +161,12 @@ class Inventory:
     def behind(self, function: str) -> list[Disk]:
         """The disks that a PCI function has."""
         return [disk for disk in self.disks if disk.function == function]
+
+    def lacks_in_mint(self, wanted: Iterable[str]) -> str:
+        """Which of these tools and files, by their names in SCRIPT, a boot of Mint lacks, in words; "" if none, or in
+        another boot, which says nothing of that."""
+        lost = [name for name in wanted if name not in self.tools | self.files]
+        return f"the server has no {', no '.join(lost)}" if lost and self.boot == MINT else ""
 
     def free_mib(self, numa: int) -> int:
         """Memory of a NUMA node that is in the pool."""

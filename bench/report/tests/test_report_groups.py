@@ -19,6 +19,7 @@ import figures_isolation
 import figures_moves
 import figures_network
 import figures_partition
+import figures_programs
 import figures_ready
 import figures_scaling
 import figures_start
@@ -401,6 +402,7 @@ AT_ROLES = Roles(
     NodePlan("one", (4, 5), 4096, 1, ("0000:41:00.0",)), NodePlan("two", (6, 7), 2048, 1, ("0000:42:00.0",)),
     (1, 2), 3, 0, "0000:43:00.0", ("0000:44:00.0", "0000:45:00.0"),
 )  # fmt: skip
+HAS = frozenset((*figures_programs.GUESTS_TAKE, *figures_start.NODE_TAKES, *figures_start.GUEST_TAKES))
 AT_HEADER = replace(HEADER, qemu="", plan="root@server, plan cafe")
 AT_MODULES = {name: module for name, module in MODULES.items() if hasattr(module, "on_pass")}
 
@@ -411,7 +413,7 @@ class PlayedRemote(Played):
     def __init__(self, boot: str, roles: Roles = AT_ROLES) -> None:
         super().__init__()
         self.boot, self.roles = boot, roles
-        self.has = Inventory(boot=boot, tools=frozenset(figures_configs.GUESTS_TAKE))
+        self.has = Inventory(boot=boot, tools=HAS)
         self.added: list[NodePlan] = []
         self.room = "ext2/ext3\n5000"
 
@@ -498,6 +500,31 @@ def test_what_a_plan_has_not_is_told(at, tmp_path: Path, group: str):
     if passes.WHOLE_GROUP in {what for _, what in data.absent}:
         assert not data.samples
     assert all(why for why in data.absent.values())
+
+
+GUESTS, PLUG = figures_network.SIDES[figures_network.VIRTIO], passes.WHOLE_GROUP
+
+
+@pytest.mark.parametrize(("group", "tool", "what"), [
+    ("start", "kexec with --mint-node", passes.WHOLE_GROUP), ("start", "/boot/vmlinuz-mint", passes.WHOLE_GROUP),
+    ("start", "/boot/node.initrd", passes.WHOLE_GROUP), ("start", "/dev/kvm", figures_start.SIDES[figures_start.GUEST]),
+    ("start", "qemu-system-x86_64", figures_start.SIDES[figures_start.GUEST]),
+    ("network", "mint-guest", GUESTS), ("network", "virsh", GUESTS), ("network", "cpio", GUESTS),
+    ("network", "/dev/kvm", GUESTS), ("moves", "virsh", PLUG), ("moves", "/boot/vmlinuz-mint", PLUG), ("moves", "cpio", PLUG),
+])  # fmt: skip
+def test_what_a_server_lacks_is_told_and_not_tried(at, tmp_path: Path, group: str, tool: str, what: str):
+    server = PlayedRemote(MINT)
+    whole = set(MODULES[group].absent_at(server))
+    server.has.tools -= {tool}
+    with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
+        passes.measure(MODULES[group], recorder, server)
+    data = read(tmp_path / "data.jsonl")
+    assert data.absent[group, what] == f"the server has no {tool}"
+    sides = {MODULES[group].FIGURES[0].label(sample.side) for sample in data.samples}
+    assert what not in sides and bool(sides) == (what != passes.WHOLE_GROUP)
+    # Another boot says nothing of it.
+    server.boot = server.has.boot = LINUX
+    assert set(MODULES[group].absent_at(server)) == whole
 
 
 def test_nodes_that_groups_add_are_removed_by_the_server(at, tmp_path: Path):

@@ -12,7 +12,10 @@ DISKS = {
     "nvme3n1": ("0000:44:00.0", "", "", "", "", "", "0"),
 }
 CARD, BRIDGE, PLATFORM = "0000:51:00.0", "0000:40:01.0", "0000:00:16.0"
-TOOLS = ("setsid", "mktemp", "taskset", "flock", "kexec", "mintctl", "virsh", "mint-guest", "qemu-system-x86_64", "cpio")
+TOOLS = ("setsid", "mktemp", "taskset", "flock", "mintctl", "virsh", "mint-guest", "qemu-system-x86_64", "cpio",
+    "kexec with --mint-node",
+)  # fmt: skip
+FILES = ("/dev/kvm", "/boot/vmlinuz-mint", "/boot/node.initrd")
 POOL_BLOCKS = 64  # of 128 MiB, of each NUMA node
 
 
@@ -51,7 +54,7 @@ def answers(boot: str = "mint", **changes) -> str:
             ("nodes", json.dumps({"nodes": nodes + changes.get("nodes", [])})), ("cpus", json.dumps({"cpus": cpus})),
             ("memorys", json.dumps({"memory": blocks})), ("devices", json.dumps({"devices": devices})),
         ]  # fmt: skip
-    lines += [("tool", tool) for tool in TOOLS]
+    lines += [*(("tool", tool) for tool in TOOLS), *(("file", name) for name in FILES)]
     lines += changes.get("lines", [])
     without = changes.get("without", ("-",))
     return "\n".join("\t".join(line) for line in [*lines, ("end",)] if not "\t".join(line).startswith(without)) + "\n"
