@@ -36,6 +36,17 @@ RUNS = ("starting", "running", "degraded")
 AT_BEGIN = """
 onlines=$(grep -lx 1 /sys/devices/system/cpu/cpu*/online 2>/dev/null)
 """
+# What mintd was asked for goes on when the connection is gone, and may add a node after the first look. A look is a
+# second.
+AGAIN = 30
+REMOVE_NODES = f"""
+for look in $(seq {AGAIN}); do
+	for node in {" ".join(NODES)}; do mintctl node remove $node --force >/dev/null 2>&1; done
+	mintctl operation list 2>/dev/null | awk '$4 ~ /^(queued|running),?$/ {{ found = 1 }} END {{ exit !found }}' ||
+		mintctl node list --json 2>/dev/null | grep -Eq '"name": *"({"|".join(NODES)})"' || break
+	sleep 1
+done
+"""
 AT_END = f"""
 for guest in $(virsh -q list --all --name 2>/dev/null | grep -xE '{"|".join(GUESTS)}'); do
 	virsh -q destroy $guest; virsh -q undefine $guest; virsh -q vol-delete $guest.raw --pool mint
@@ -44,7 +55,7 @@ for guest in {" ".join(GUESTS)}; do
 	rm -f /var/log/libvirt/qemu/$guest-console.log /var/log/libvirt/qemu/$guest.log
 done
 if [ -e /sys/kernel/mint/node ]; then
-	for node in {" ".join(NODES)}; do mintctl node remove $node --force >/dev/null 2>&1; done
+	{REMOVE_NODES}
 fi
 for online in $onlines; do grep -qx 1 $online 2>/dev/null || echo 1 >$online; done 2>/dev/null
 {{

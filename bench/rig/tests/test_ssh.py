@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,6 +276,43 @@ def test_what_was_written_when_the_connection_is_lost_is_zero(far: Path, tmp_pat
 
 def test_address_of_a_node_follows_node_0s(server: Remote):
     assert server.address(2) == "10.77.0.12"
+
+
+MINTCTL = """
+cd {folder}
+case "$1 $2" in
+"node remove")
+	[ "$3" != one ] || rm -f one ;;
+"operation list")
+	echo "ID KIND NODE STATE ASKED-BY TAKEN-FROM SINCE LAST"
+	echo "6 node-start one done root - - is running now"
+	left=$(cat left)
+	[ "$left" -gt 0 ] || exit 0
+	echo $((left - 1)) >left
+	[ "$left" -gt 1 ] || touch one
+	echo "7 node-add one {state} root - - waits" ;;
+"node list")
+	[ ! -e one ] || echo '{{"nodes":[{{"id":1,"name":"one"}}]}}'
+esac
+"""
+
+
+@pytest.mark.parametrize("state", ["running", "queued", "running, is cancelled"])
+def test_node_that_comes_after_the_connections_end_is_removed(tmp_path: Path, state: str):
+    """The operation that adds it goes on in mintd."""
+    program = tmp_path / "mintctl"
+    program.write_text("#!/bin/sh" + MINTCTL.format(folder=tmp_path, state=state))
+    program.chmod(0o755)
+    (tmp_path / "left").write_text("2\n")
+    assert remote.REMOVE_NODES in remote.AT_END
+    script = remote.REMOVE_NODES.replace("sleep 1", ":")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-eu", "-c", script], env=environment, check=True, timeout=60)
+    assert (tmp_path / "left").read_text() == "0\n" and not (tmp_path / "one").exists()
+    # What never ends is not waited for for ever.
+    (tmp_path / "left").write_text("1000\n")
+    subprocess.run(["sh", "-c", script], env=environment, check=True, timeout=60)
+    assert (tmp_path / "left").read_text() == f"{1000 - remote.AGAIN}\n"
 
 
 def test_what_is_made_there_is_removed_at_the_end():
