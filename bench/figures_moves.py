@@ -10,6 +10,7 @@ panic      of node 1 -> known on node 0; its memory dumped; its services up agai
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.errors import RigError
-from rig.inventory import MINT
+from rig.inventory import DISKS_OF, MINT
 from rig.machine import MachineConfig
 from rig.plan import BLOCK_MIB, MOVED_MIB, STOPPED_MIB
 from rig.remote import Remote
@@ -164,10 +165,9 @@ def parts(server: Server | Remote, taker: Taker, core_rounds: int, memory_rounds
 def disks(server: Server | Remote, taker: Taker, rounds: int) -> None:
     """A disk to node 1, until it has read there; and back."""
     function = server.roles.moving_disk
-    find = f"disk=$(readlink -f /sys/block/* | grep -F /{function}/)"
-    there = f"until {find} && [ -b /dev/${{disk##*/}} ]; do sleep 0.01; done"
-    first = "dd if=/dev/${disk##*/} of=/dev/null bs=4k count=1 iflag=direct"
-    read = f"mintctl node exec {ONE.name} -- sh -c '{there}; {first}'"
+    there = f"until disk=$({DISKS_OF.format(function=function)} | head -n 1) && [ -b /dev/$disk ]; do sleep 0.01; done"
+    first = "dd if=/dev/$disk of=/dev/null bs=4k count=1 iflag=direct"
+    read = f"mintctl node exec {ONE.name} -- sh -c {shlex.quote(f'{there}; {first}')}"
     for count in range(rounds):
         found = timed(
             server,

@@ -15,6 +15,10 @@ from rig.errors import RigError
 MINT, LINUX = "mint", "linux"  # boots: with Mint in the kernel and mint=on, or without
 MIB = 1 << 20
 
+# For any shell: the names of the disks behind a PCI function. Of an NVMe disk that may have several paths, nvme0c1n1 is
+# one of them, which no program can open, and nvme0n1 the disk, which is below no function.
+DISKS_OF = "readlink -f /sys/block/* | grep -F /{function}/ | sed 's|.*/||; s/^\\(nvme[0-9]*\\)c[0-9]*n/\\1n/' | sort -u"
+
 # Cheap questions only, to files; each that has no answer here prints an empty one.
 SCRIPT = f"lock={LOCK}" + r"""
 export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

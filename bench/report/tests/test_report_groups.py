@@ -625,6 +625,26 @@ def test_gib_of_the_kernels_part_is_of_the_moving_numa_node(at, monkeypatch: pyt
         figures_moves.parts(server, SimpleNamespace(add=lambda *_, **__: None), 1, 1)
 
 
+def test_disk_that_moved_is_read_by_the_name_that_node_one_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The real command; one with several paths, too."""
+    for place in ("0000:43:00.0/nvme/nvme3/nvme3c0n1", "virtual/nvme3n1"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / "block").mkdir(exist_ok=True)
+        (tmp_path / "block" / place.rpartition("/")[2]).symlink_to(tmp_path / place)
+    stub(tmp_path, "mintctl", '[ "$1" = device ] && exit; shift 4; exec "$@"')
+    stub(tmp_path, "dd", f'echo "$@" >{tmp_path}/read')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def out(command: str, limit_s: float) -> str:
+        command = command.replace("/sys/block", f"{tmp_path}/block").replace("[ -b ", "[ -n ")
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    added = []
+    server = SimpleNamespace(zero=SimpleNamespace(out=out), roles=AT_ROLES)
+    figures_moves.disks(server, SimpleNamespace(add=lambda *words, **_: added.append(words[0])), 1)
+    assert (tmp_path / "read").read_text() == "if=/dev/nvme3n1 of=/dev/null bs=4k count=1 iflag=direct\n" and added == ["disk"]
+
+
 def test_failed_pass_leaves_node_0_alone(at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     removed = []
     monkeypatch.setattr(PlayedRemote, "remove_all", lambda self: removed.append(True))

@@ -4,6 +4,7 @@
 import re
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +200,25 @@ def test_all_faults_of_a_server_are_told_at_once():
 def test_memory_of_a_boot_without_mint_is_the_servers():
     status, lines = told(GOOD.replace('"4G"', '"64G"'), answers("linux"))
     assert status == 3 and "which has 32768 MiB in all" in lines[0]
+
+
+def test_disks_behind_a_function_are_found_with_one_path_or_several(tmp_path: Path):
+    """The real command, on a made /sys/block."""
+    devices, block = tmp_path / "devices", tmp_path / "block"
+    block.mkdir()
+    for place in (
+        "pci0000:40/0000:40:01.0/0000:41:00.0/nvme/nvme0/nvme0n1", "pci0000:40/0000:40:02.0/0000:42:00.0/nvme/nvme1/nvme1c1n2",
+        "virtual/nvme-subsystem/nvme-subsys1/nvme1n2", "pci0000:40/0000:43:00.0/virtio1/block/vda", "virtual/block/loop0",
+    ):  # fmt: skip
+        (devices / place).mkdir(parents=True)
+        (block / place.rpartition("/")[2]).symlink_to(devices / place)
+
+    def disks(function: str) -> list[str]:
+        command = inventory.DISKS_OF.format(function=function).replace("/sys/block", str(block))
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout.split()
+
+    assert disks("0000:41:00.0") == ["nvme0n1"] and disks("0000:42:00.0") == ["nvme1n2"]
+    assert disks("0000:43:00.0") == ["vda"] and disks("0000:44:00.0") == []
 
 
 @pytest.mark.parametrize(("error", "status"), [("EBUSY", 1), ("ENOENT", 0), ("ENXIO", 0), ("", 0)])
