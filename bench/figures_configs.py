@@ -40,6 +40,7 @@ from rig import accel
 from rig.errors import RigError
 from rig.evaluation import Evaluation, read
 from rig.guest import Guest, start_command
+from rig.inventory import DISKS_OF
 from rig.inventory import LINUX as LINUX_BOOT
 from rig.inventory import MINT as MINT_BOOT
 from rig.machine import APIC_IDS, MEMORY_PER_NUMA_MIB, MINT, SOCKETS, MachineConfig, port
@@ -528,10 +529,10 @@ def site_at(remote: Remote) -> Site:
 
 def function_disk(node: Node, function: str) -> str:
     """What a node calls the disk of a function. Raises RigError if it does not have it, or has several."""
-    found = node.out(f"readlink -f /sys/block/* | grep -F /{function}/ || :").split()
+    found = node.out(DISKS_OF.format(function=function)).split()
     if len(found) != 1:
         raise RigError(f"node {node.number} has {len(found)} disks behind {function}, not one: {found}")
-    return f"/dev/{found[0].rpartition('/')[2]}"
+    return f"/dev/{found[0]}"
 
 
 def absent_at(remote: Remote) -> Mapping[str, str]:

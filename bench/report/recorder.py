@@ -45,17 +45,17 @@ class Recorder:
 
     If the file has samples of the same header (its seed is kept), they stay, and what is there is
     not measured again. Data of another header is never added to: it is put aside, under a name
-    that said() tells.
+    that said() tells. lock: of more runs than those into this folder.
     """
 
-    def __init__(self, path: Path, header: Header, keep_seed: bool = True) -> None:
+    def __init__(self, path: Path, header: Header, keep_seed: bool = True, lock: Path | None = None) -> None:
         self._path = path
         self.header = header
         self.said: list[str] = []
         self._absent: dict[tuple[str, str], str] = {}
         self._failed: set[tuple[str, str]] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.parent / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        self._lock = os.open(lock or path.parent / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -150,7 +150,10 @@ def main(words: list[str] | None = None) -> int:
             seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
             there = at.prepare(options.at, options.plan) if options.at else None
             header = there.header(options.quick, seed) if there else facts.header(options.quick, seed)
-            with Recorder(path, header, keep_seed=options.seed is None) as into:
+            # A quick run beside a whole one would disturb it.
+            lock = None if there else OUT / "lock"
+            OUT.mkdir(parents=True, exist_ok=True)
+            with Recorder(path, header, keep_seed=options.seed is None, lock=lock) as into:
                 for text in into.said:
                     say(text)
                 say(f"the turns' seed is {into.header.seed}")

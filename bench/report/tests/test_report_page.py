@@ -250,6 +250,21 @@ def test_quick_data_is_not_the_reports(out: Path, monkeypatch: pytest.MonkeyPatc
     assert files(out) == before and "QUICK=1" in (out / "quick" / "index.html").read_text()
 
 
+def test_quick_run_beside_a_whole_one_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch):
+    """It would disturb it."""
+    group = Group()
+    whole = group.run
+
+    def run_both(recorder) -> None:
+        status.append(run.main(["--quick"]))
+        whole(recorder)
+
+    status: list[int] = []
+    group.module.run = run_both
+    assert report(monkeypatch, group) == 0 and status == [3]
+    assert not (out / "quick" / "data.jsonl").exists()
+
+
 def test_group_that_fails_keeps_no_other_from_being_measured(out: Path, monkeypatch: pytest.MonkeyPatch):
     class Broken(Group):
         def run(self, recorder) -> None:

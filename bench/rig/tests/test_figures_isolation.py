@@ -328,7 +328,7 @@ def test_all_victims_suffer_from_each_side(capsys: pytest.CaptureFixture):
     more = {sample[1]: sample[2] for sample in taken if sample[0] == "echo in a guest interrupts"}
     assert set(more) == set(sides) - {IDLE} and more[AGAIN] == 0 and more["cpu, other node"] == 50
     said = capsys.readouterr().err
-    assert "cpu, other node: {'RES': 50}" in said and "same node" not in said
+    assert "cpu, other node: {'RES': 50.0}" in said and "same node" not in said
     orders = {sample[1]: sample[-1] for sample in taken}
     assert sorted(orders.values()) == list(range(len(sides))) and list(orders) != sides
 
