@@ -8,6 +8,7 @@ docs/figures/summary.json. Then it fills what stands between marks in every docu
 
 <!-- made: measured -->        what was measured on
 <!-- made: goals GROUP -->     a group's goals with their verdicts; without GROUP: all
+<!-- made: judged GROUP … -->  these groups' goals that were judged, in one table, without null comparisons
 <!-- made: figure NAME -->     a figure's sides (NAME: of its SVG)
 <!-- /made -->
 
@@ -22,6 +23,7 @@ import sys
 from pathlib import Path
 
 from report.figure import number, written
+from report.goals import NOT_HERE
 from report.stats import Interval
 
 TOP = Path(__file__).resolve().parents[2]
@@ -57,7 +59,7 @@ def doubt(summary: dict, group: str) -> str:
     nulls = [goal for goal in mine if goal["null"]]
     bad = [f"{goal['name']}: {goal['verdict']}" for goal in nulls if goal["verdict"] != "holds"]
     if bad or (mine and not nulls):
-        return f"Nothing of this group is to be relied on: {'; '.join(bad) or 'it has no null comparison'}.\n\n"
+        return f"Nothing of `{group}` is to be relied on: {'; '.join(bad) or 'it has no null comparison'}.\n\n"
     return ""
 
 
@@ -79,6 +81,21 @@ def goals(summary: dict, group: str) -> str:
     return doubt(summary, group) + markdown(["goal", "bounds", "found [95 %]", "verdict", "clock"], rows)
 
 
+def judged(summary: dict, groups: str) -> str:
+    """Goals of several groups that this place can judge, in short."""
+    names = groups.split()
+    for name in names or [""]:
+        goals(summary, name)  # raises TableError where there is none
+    doubts = "".join(doubt(summary, name) for name in names)
+    rows = [
+        [goal["name"], goal["bounds"], interval(goal["found"]), goal["verdict"]]
+        for name in names
+        for goal in summary["goals"]
+        if goal["group"] == name and goal["found"] and not goal["null"] and goal["verdict"] != NOT_HERE
+    ]
+    return doubts + markdown(["goal", "bounds", "found [95 %]", "verdict"], rows)
+
+
 def figure(summary: dict, name: str) -> str:
     """A figure's sides."""
     found = [one for one in summary["figures"] if one["name"] == name]
@@ -93,7 +110,7 @@ def figure(summary: dict, name: str) -> str:
     return doubt(summary, found[0]["group"]) + markdown([title, "median", "lowest … highest", "middle of machines [95 %]", "machines, samples"], rows)
 
 
-MAKERS = {"measured": measured, "goals": goals, "figure": figure}
+MAKERS = {"measured": measured, "goals": goals, "judged": judged, "figure": figure}
 
 
 def fill(text: str, summary: dict | None) -> str:

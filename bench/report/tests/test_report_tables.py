@@ -43,6 +43,15 @@ def test_tables_are_made_between_their_marks():
     )
 
 
+def test_judged_goals_are_those_of_this_place_without_null_comparisons():
+    text = tables.fill("<!-- made: judged made -->\n<!-- /made -->\n", summary())
+    assert [line.split(" | ")[0] for line in text.splitlines()[3:-1]] == ["| a is as fast as b", "| a is fast"]
+    elsewhere = summary()
+    elsewhere["goals"][0]["verdict"] = "not here"
+    assert "as fast as" not in tables.fill("<!-- made: judged made -->\n<!-- /made -->\n", elsewhere)
+    assert "relied" in tables.fill("<!-- made: judged made -->\n<!-- /made -->\n", summary(null_ratio=1.3))
+
+
 def test_filling_again_changes_nothing():
     text = tables.fill(DOCUMENT, summary())
     assert tables.fill(text, summary()) == text and tables.fault(text, summary()) == ""
@@ -60,7 +69,8 @@ def test_number_that_was_changed_by_hand_is_a_fault():
     [
         ("<!-- made: goals -->\n", "has no"),
         ("<!-- made: goals -->\n<!-- made: goals -->\n<!-- /made -->\n", "has no"),
-        ("<!-- made: other -->\n<!-- /made -->\n", "measured, goals, figure"),
+        ("<!-- made: other -->\n<!-- /made -->\n", "measured, goals, judged, figure"),
+        ("<!-- made: judged made other -->\n<!-- /made -->\n", "there is no group 'other': made"),
         ("<!-- made: goals other -->\n<!-- /made -->\n", "there is no group 'other': made"),
         ("<!-- made: figure other -->\n<!-- /made -->\n", "there is no figure 'other': made-rate-wall"),
     ],
@@ -110,7 +120,7 @@ def test_summary_that_is_not_to_be_quoted_is_refused(tree: Path, capsys: pytest.
 def test_null_comparison_that_does_not_hold_stands_before_its_groups_tables(tree: Path):
     assert tables.main([written(tree / "s.json", null_ratio=1.3)]) == 0
     text = (tree / "a.md").read_text()
-    assert text.count("Nothing of this group is to be relied on: b, and again: missed.\n\n| ") == 2
+    assert text.count("Nothing of `made` is to be relied on: b, and again: missed.\n\n| ") == 2
     assert "relied" not in tables.fill(DOCUMENT, summary())
 
 
