@@ -36,6 +36,11 @@ class Group(Protocol):
         """A pass, or its part of this boot."""
 
 
+def _boot_of(boot: str) -> str:
+    """What is absent until that boot has been measured."""
+    return f"its part on {boot}"
+
+
 def parts(group: Group) -> dict[str, str]:
     """By boot: what its part of a pass is called; a group of one boot has no parts."""
     return {boot: boot if len(group.AT_BOOTS) > 1 else "" for boot in group.AT_BOOTS}
@@ -46,9 +51,12 @@ def measure(group, recorder: Recorder, remote: Remote) -> set[str]:
     if not hasattr(group, "on_pass"):
         recorder.absent(group.GROUP, WHOLE_GROUP, group.NOT_AT)
         return set()
-    absent = group.absent_at(remote)
-    for what, why in absent.items():
-        recorder.absent(group.GROUP, what, why)
+    absent = dict(group.absent_at(remote))
+    boots = {_boot_of(boot) for boot in BOOTS}
+    # What a former call lacked may be there by now.
+    for what in {**recorder.absences(group.GROUP), **absent}:
+        if what not in boots:
+            recorder.absent(group.GROUP, what, absent.get(what, ""))
     if WHOLE_GROUP in absent:
         return set()
     count = recorder.pick(PASSES, QUICK_PASSES)
@@ -63,5 +71,5 @@ def measure(group, recorder: Recorder, remote: Remote) -> set[str]:
     left = {boot for boot, part in parts(group).items() if recorder.missing(group.GROUP, PASS, count, part)}
     for boot in group.AT_BOOTS:
         why = f"it takes a boot with {BOOTS[boot]}, which has not been measured yet" if boot in left else ""
-        recorder.absent(group.GROUP, f"its part on {boot}", why)
+        recorder.absent(group.GROUP, _boot_of(boot), why)
     return left

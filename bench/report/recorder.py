@@ -125,6 +125,10 @@ class Recorder:
             self._write(line("absent", {"group": group, "what": what, "why": why}))
             self._absent[group, what] = why
 
+    def absences(self, group: str) -> dict[str, str]:
+        """What of a group was told as not measured, and why."""
+        return {what: why for (one, what), why in self._absent.items() if one == group and why}
+
     @contextlib.contextmanager
     def machine(self, group: str, name: str, part: str = "") -> Iterator["Taker"]:
         """Takes what is measured on one machine; it counts when the context has ended without an error.

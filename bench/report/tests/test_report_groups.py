@@ -491,6 +491,20 @@ def test_quick_run_on_a_server_does_less(at, tmp_path: Path, group: str):
     assert 0 < len(quick.samples) < len(whole.samples) / 2
 
 
+def test_what_has_come_since_is_absent_no_more(at, tmp_path: Path):
+    """A tool was installed between two calls; what waits for a boot still does."""
+    path, module = tmp_path / "data.jsonl", MODULES["configs"]
+    server = PlayedRemote(LINUX)
+    server.has = replace(server.has, tools=server.has.tools - {"virsh"})
+    with Recorder(path, AT_HEADER) as recorder:
+        passes.measure(module, recorder, server)
+    before = {what for _, what in read(path).absent}
+    assert "guests" in before
+    with Recorder(path, AT_HEADER) as recorder:
+        passes.measure(module, recorder, PlayedRemote(LINUX))
+    assert {what for _, what in read(path).absent} == before - {"guests"}
+
+
 @pytest.mark.parametrize("group", MODULES)
 def test_what_a_plan_has_not_is_told(at, tmp_path: Path, group: str):
     """A plan of one node alone: each group gives what it can, and says of the rest why it does not."""
