@@ -39,7 +39,7 @@ from report.turns import turns
 from rig import accel
 from rig.errors import RigError
 from rig.evaluation import Evaluation, read
-from rig.guest import Guest, start_command
+from rig.guest import WHOLE, Guest, start_command
 from rig.inventory import DISKS_OF
 from rig.inventory import LINUX as LINUX_BOOT
 from rig.inventory import MINT as MINT_BOOT
@@ -380,7 +380,7 @@ class InGuest:
 
     def _say(self, line: str) -> tuple[str, int]:
         """Its shell does this; the text, and the status."""
-        text = self.guest.dialogue(f"{line}; echo o''ver $?", r"(?m)^over \d+\r*$", LIMIT_S)
+        text = self.guest.dialogue(f"{line}; echo o''ver $?", rf"(?m)^over \d+{WHOLE}", LIMIT_S)
         return text, int(re.findall(r"(?m)^over (\d+)", text)[-1])
 
     def run(self, words: str) -> Evaluation:

@@ -15,7 +15,7 @@ from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
-from rig.guest import Guest
+from rig.guest import WHOLE, Guest
 from rig.inventory import MINT
 from rig.machine import MachineConfig
 from rig.node import Node
@@ -79,7 +79,7 @@ class GuestPair:
 
     def _say(self, what: str, amount: int) -> float:
         line = f"measure {what} {self._address} {PORT} {amount}"
-        return number(self._near.dialogue(line, rf"(?m)^measure {what} [\d.]+\r*$", limit_s=300), what)
+        return number(self._near.dialogue(line, rf"(?m)^measure {what} [\d.]+{WHOLE}", limit_s=300), what)
 
     def measured(self, amounts: tuple[int, int]) -> dict[str, float]:
         """A stream and round trips from the second to the first."""

@@ -16,6 +16,8 @@ from rig.wait import SLOWNESS
 # From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
 LIMIT_S = 240
 ESCAPE = b"\x1d"  # Ctrl-]: leaves virsh console
+# Ends a pattern of a line that has come whole: "$" also matches at the end of what has come so far.
+WHOLE = r"\r*\n"
 PROMPT, PROMPT_AGAIN_S = r"[#$] ", 2.0  # of a guest's shell; how long to wait for it before it is asked again
 LINE_END = "\r"  # before the newline, on its console: without it a line is still being written
 # A node's init says so; a server with systemd starts libvirt before anybody can ask for it.
@@ -112,7 +114,8 @@ class Guest:
     def dialogue(self, line: str, answer: str, limit_s: float = 90) -> str:
         """Type a line, once, on its console through `virsh console`, and wait for an answer.
 
-        answer is a regular expression that the typed line itself must not match. The console's
+        answer is a regular expression that the typed line itself must not match; one that wants a whole line ends
+        with WHOLE. The console's
         shell is asked for its prompt first, as it may not be up yet; a line that is typed then
         and gets lost is a fault. Gives all text; raises RigError.
         """

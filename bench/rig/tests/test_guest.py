@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a guest says on its console, its shell's prompt and unfinished lines in between."""
 
+import re
+
+from figures_network import GuestPair
 from rig.guest import counted_writes, counter
 
 LOG = "mint-guest: up\n~ # tick 1 at 3.10\ntick 2 at 4.11, 7 writes\ntick 3 at 5.12, 11 writes\ntick 4 at 6.1"
@@ -13,3 +16,23 @@ def test_counter_has_whole_lines_only():
 def test_writes_are_those_of_whole_lines():
     assert counted_writes(LOG) == [7, 11]
     assert counted_writes("tick 1 at 3.10\n") == []
+
+
+class Slow:
+    """A guest whose console brings one character after the other."""
+
+    def wait_line(self, _: str) -> str:
+        return "mint-guest: eth0 192.168.122.7/24"
+
+    def dialogue(self, line: str, answer: str, limit_s: float = 0) -> str:
+        text = ""
+        for character in f"serves\r\nmeasure {line.split()[1]} 1671.7\r\n":
+            text += character
+            if re.search(answer, text):
+                break
+        return text.replace("\r", "")
+
+
+def test_number_on_a_console_is_read_whole():
+    """1671.7 µs, not 1."""
+    assert GuestPair(Slow(), Slow()).measured((32, 300)) == {"stream": 1671.7, "trip": 1671.7}
