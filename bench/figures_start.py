@@ -26,7 +26,7 @@ from rig.wait import wait_until
 
 GROUP = "start"
 MACHINES, QUICK_MACHINES = 5, 1
-ROUNDS, QUICK_ROUNDS = 4, 1
+ROUNDS, QUICK_ROUNDS = 8, 1
 # The same words for all ways to boot: what the kernel prints costs time on an emulated
 # serial port, which a node does not have.
 BOOT_WORDS = "quiet mint.root=initrd tsc=reliable nowatchdog"
