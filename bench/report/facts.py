@@ -50,11 +50,12 @@ def qemu() -> str:
 
 
 def host() -> str:
-    """Processor, memory, kernel."""
+    """Processor, memory, kernel; a name that its owner gave that does not matter."""
     cpu = re.search(r"^model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory_kib = int(re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
     model = cpu[1] if cpu else platform.machine()
-    return f"{os.cpu_count()} × {model}, {memory_kib / (1 << 20):.0f} GiB, Linux {platform.release()}"
+    version = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} × {model}, {memory_kib / (1 << 20):.0f} GiB, Linux {version}"
 
 
 def header(quick: bool, seed: int) -> Header:
