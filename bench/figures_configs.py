@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Protocol
 
-from figures_programs import FOLDER, TMP, build, initrd_with, put
+from figures_programs import FOLDER, TMP, build, function_disk, initrd_with, put
 from report.figure import Figure
 from report.goals import EMULATOR, SERVER, Goal
 from report.passes import WHOLE_GROUP
@@ -39,8 +39,7 @@ from report.turns import turns
 from rig import accel
 from rig.errors import RigError
 from rig.evaluation import Evaluation, read
-from rig.guest import WHOLE, Guest, start_command
-from rig.inventory import DISKS_OF
+from rig.guest import Guest, start_command
 from rig.inventory import LINUX as LINUX_BOOT
 from rig.inventory import MINT as MINT_BOOT
 from rig.machine import APIC_IDS, MEMORY_PER_NUMA_MIB, MINT, SOCKETS, MachineConfig, port
@@ -378,25 +377,22 @@ class InGuest:
     guest: Guest
     core: int
 
-    def _say(self, line: str) -> tuple[str, int]:
-        """Its shell does this; the text, and the status."""
-        text = self.guest.dialogue(f"{line}; echo o''ver $?", rf"(?m)^over \d+{WHOLE}", LIMIT_S)
-        return text, int(re.findall(r"(?m)^over (\d+)", text)[-1])
-
     def run(self, words: str) -> Evaluation:
         """Once, to its end; printed when all is done: its console is slow."""
         words = words.replace("DISK", "/dev/vda")
-        return read(self._say(f"{IN_GUEST} {words} label={MEASURED} >/tmp/eval.out; cat /tmp/eval.out")[0])
+        line = f"{IN_GUEST} {words} label={MEASURED} >/tmp/eval.out; cat /tmp/eval.out"
+        return read(self.guest.shell(line, LIMIT_S)[0])
 
     @contextlib.contextmanager
     def busy(self, words: str) -> Iterator[None]:
         """Without a pause. Raises RigError if it ended before it was to."""
         words = words.replace("DISK", "/dev/vda")
-        self._say(f"rm -f {OUT}; {IN_GUEST} {words} {BUSY} & until grep -qs repeat {OUT}; do sleep 0.1; done")
+        line = f"rm -f {OUT}; {IN_GUEST} {words} {BUSY} & until grep -qs repeat {OUT}; do sleep 0.1; done"
+        self.guest.shell(line, LIMIT_S)
         try:
             yield
         finally:
-            text, status = self._say("killall eval")
+            text, status = self.guest.shell("killall eval", LIMIT_S)
         if status:
             raise RigError(f"{self.guest}: its program had ended:\n{text}")
 
@@ -525,14 +521,6 @@ def site_at(remote: Remote) -> Site:
         return function_disk(node, roles.data[index]) if all(roles.data) else None
 
     return Site((roles.guests[0], roles.one.cpus[-1]), (0, roles.one.cpus[0]), remote.has.apics, disk)
-
-
-def function_disk(node: Node, function: str) -> str:
-    """What a node calls the disk of a function. Raises RigError if it does not have it, or has several."""
-    found = node.out(DISKS_OF.format(function=function)).split()
-    if len(found) != 1:
-        raise RigError(f"node {node.number} has {len(found)} disks behind {function}, not one: {found}")
-    return f"/dev/{found[0]}"
 
 
 def absent_at(remote: Remote) -> Mapping[str, str]:

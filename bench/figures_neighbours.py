@@ -21,7 +21,7 @@ from typing import Protocol
 from figures_configs import DATA_FUNCTIONS, data_disk, data_disk_arguments, numbering, with_disk
 from figures_programs import initrd_with, put
 from rig.errors import RigError
-from rig.guest import WHOLE, Guest, start_command
+from rig.guest import Guest, start_command
 from rig.interrupts import between
 from rig.machine import MachineConfig
 from rig.node import Node
@@ -157,8 +157,8 @@ class InGuest:
 
     def _say(self, line: str) -> str:
         """Its shell does this; the text. Raises RigError if that fails."""
-        text = self.guest.dialogue(f"{line}; echo o''ver $?", rf"(?m)^over \d+{WHOLE}", LIMIT_S)
-        if re.findall(r"(?m)^over (\d+)", text)[-1] != "0":
+        text, status = self.guest.shell(line, LIMIT_S)
+        if status:
             raise RigError(f"{self.guest}: {line}:\n{text}")
         return text
 

@@ -6,20 +6,16 @@ instruction that any of its CPUs executes, so a rate is a count of instructions,
 each run to some 0.1 %. It takes the emulator, and says nothing of caches. A "machine" is
 three that are booted one after the other.
 
-By time, where the rig runs under KVM: two machines, of which only one runs at a time, in short turns. The
-emulator's noise (6 % between two machines without mint=) is larger than what is looked for.
-
-On a real server the sides are boots.
+By time the emulator's noise (6 % between two machines without mint=) is larger than what is looked for.
+On a real server time is measured, and the sides are boots.
 """
 
 import contextlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from figures_configs import function_disk
-from figures_programs import FOLDER, build, number, put, written
+from figures_programs import FOLDER, build, function_disk, number, put, written
 from report.figure import Figure
 from report.goals import EMULATOR, SERVER, equal
 from report.recorder import Recorder, Taker
@@ -30,13 +26,9 @@ from rig.inventory import MINT as MINT_BOOT
 from rig.machine import MINT, MachineConfig
 from rig.remote import Remote
 from rig.server import Server
-from rig.wait import wait_until
 
 GROUP = "partition"
-PAIRS = 5  # not on the emulator, whose noise is larger than what is looked for, and not in a quick run
 JOB_S, QUICK_JOB_S = 12, 3
-SLICE_S = 0.1
-LIMIT_S = 600
 COUNTED_MACHINES, COUNTED_QUICK_MACHINES = 5, 1
 COUNTED_ROUNDS, COUNTED_QUICK_ROUNDS = 2, 1
 COUNTED_JOB_S, COUNTED_QUICK_JOB_S = 5, 2
@@ -85,55 +77,6 @@ GOALS = (
 FIO_MIB = 64
 FIO = f"cd /var/lib/libvirt/images && fio --name=j --filename=f --bs=4k --size={FIO_MIB}m --direct=1 --ioengine=psync"
 LAY_OUT = f"{FIO} --rw=write --bs=1m"
-JOBS = {
-    "cpu": f"taskset -c 0 {FOLDER}/measure cpu {JOB_S}",
-    "copy": f"taskset -c 0 {FOLDER}/measure copy {JOB_S}",
-    "fio": (
-        f"{FIO} --rw=randrw --time_based --runtime={JOB_S} --output-format=terse --terse-version=3 | "
-        "awk -F';' '{ print \"measure fio\", $8 + $49 }'"
-    ),
-}
-
-
-def in_turns(pair: dict[str, Server], job: str, first: str) -> dict[str, float]:
-    """One job on both machines: only one of them runs at a time, SLICE_S each.
-
-    A paused machine's clock stands still. What the host does beside it (and
-    what it did to a job that ran whole before the other was +-15 %) hits both
-    alike, as long as it lasts longer than a slice.
-    """
-    running = {name: server.zero.start(JOBS[job], limit_s=600) for name, server in pair.items()}
-    order = sorted(pair, key=lambda name: name != first)
-
-    def turn() -> bool:
-        for name in order:
-            pair[name].machine.monitor.execute("cont")
-            time.sleep(SLICE_S)
-            pair[name].machine.monitor.execute("stop")
-        order.reverse()
-        return all(work.done() for work in running.values())
-
-    # A job's own limit is by the clock of its machine, which may not get on.
-    wait_until(f"{job} on both machines, in turns", turn, LIMIT_S, every_s=0)
-    return {name: number(work.result.out, job) for name, work in running.items()}
-
-
-def timed(taker: Taker, seed: int, sides: tuple[str, str]) -> None:
-    """A pair of machines, in turns."""
-    program = build("measure")
-    # Which of them is started first is by chance, too: it gets other memory of the host.
-    starts, *orders = turns(seed, f"{GROUP} {taker.name}", sides, 1 + len(JOBS))
-    with contextlib.ExitStack() as stack:
-        pair: dict[str, Server] = {}
-        for name in starts:
-            config = MachineConfig(f"figures-{name.replace(' ', '-')}", mint=WORDS[name])
-            pair[name] = stack.enter_context(Server(config))
-            put(pair[name].zero, f"{FOLDER}/measure", program)
-            pair[name].zero.run(LAY_OUT)
-            pair[name].machine.monitor.execute("stop")
-        for job, order in zip(JOBS, orders, strict=True):
-            for name, value in in_turns(pair, job, order[0]).items():
-                taker.add(job, name, value, UNITS[job], order=order.index(name))
 
 
 def per_request_us(text: str) -> float:
@@ -206,8 +149,3 @@ def run(recorder: Recorder) -> None:
             job_s = recorder.pick(COUNTED_JOB_S, COUNTED_QUICK_JOB_S)
             for place, side in enumerate(order):
                 counted(taker, side, place, rounds, job_s)
-    pairs = recorder.pick(PAIRS, 0) if accel.use_kvm() else 0
-    for what, sides in (("pair", (OFF, ON)), ("null pair", (OFF, AGAIN))):
-        for name in recorder.to_do(GROUP, what, pairs):
-            with recorder.machine(GROUP, name) as taker:
-                timed(taker, seed, sides)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rig import paths
 from rig.bootstrap import WRITTEN, ZERO_WRITTEN
+from rig.errors import RigError
+from rig.inventory import DISKS_OF
 from rig.node import Node
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +36,14 @@ def build(name: str) -> bytes:
 def put(node: Node, path: str, data: bytes) -> None:
     """A program onto a node. One that runs there cannot be written to: the new file takes its name."""
     node.run(f"cat >{path}.new && chmod 755 {path}.new && mv {path}.new {path}", stdin=data)
+
+
+def function_disk(node: Node, function: str) -> str:
+    """What a node calls the disk of a function. Raises RigError if it does not have it, or has several."""
+    found = node.out(DISKS_OF.format(function=function)).split()
+    if len(found) != 1:
+        raise RigError(f"node {node.number} has {len(found)} disks behind {function}, not one: {found}")
+    return f"/dev/{found[0]}"
 
 
 @contextlib.contextmanager

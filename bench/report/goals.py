@@ -92,18 +92,18 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     return Verdict(goal, OPEN, found, "the interval spans the goal")
 
 
-def doubts(verdicts: Iterable[Verdict], quick: bool = False) -> list[str]:
-    """Why what was measured is not to be trusted: null comparisons that do not hold, groups without one. A quick run's
-    may be open: it has one machine."""
+def doubts(verdicts: Iterable[Verdict], quick: bool = False) -> dict[str, list[str]]:
+    """By group, why what was measured of it is not to be trusted: null comparisons that do not hold, or that there is
+    none. A quick run's may be open: it has one machine."""
     good = (HOLDS, OPEN) if quick else (HOLDS,)
     measured = [verdict for verdict in verdicts if verdict.found]
-    nulls = [verdict for verdict in measured if verdict.goal.null]
-    with_null = {verdict.goal.group for verdict in nulls}
-    without = dict.fromkeys(verdict.goal.group for verdict in measured if verdict.goal.group not in with_null)
-    return [
-        *(f"{verdict.goal.name}: {verdict.word}" for verdict in nulls if verdict.word not in good),
-        *(f"{group}: there is none" for group in without),
-    ]
+    found: dict[str, list[str]] = {}
+    for group in dict.fromkeys(verdict.goal.group for verdict in measured):
+        nulls = [verdict for verdict in measured if verdict.goal.null and verdict.goal.group == group]
+        bad = [f"{verdict.goal.name}: {verdict.word}" for verdict in nulls if verdict.word not in good]
+        if bad or not nulls:
+            found[group] = bad or ["it has no null comparison"]
+    return found
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:

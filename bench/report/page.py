@@ -68,9 +68,8 @@ def warnings(summary: Summary) -> list[str]:
     """What a reader must know before a number."""
     found = []
     if why := doubts(summary.verdicts, summary.header.quick):
-        found.append(
-            f"Null comparisons do not all hold; what was measured beside them is not to be trusted. {'; '.join(why)}."
-        )
+        of = "; ".join(f"{group}: {', '.join(texts)}" for group, texts in why.items())
+        found.append(f"Null comparisons do not all hold; what was measured beside them is not to be trusted. {of}.")
     if summary.header.quick:
         found.append("QUICK=1: fewer machines and rounds than a report has. Not to be quoted.")
     if summary.header.dirty:

@@ -11,7 +11,7 @@ build/report/SERVER/. It stops where another boot is needed, and goes on in that
 
 Exit: 0 done, whatever the goals' verdicts; 1 something was not measured, or a null comparison
 does not hold (--quick: is missed; --draw: asks for neither); 2 usage, or no plan; 3 another run
-writes there, or the plan is not one for this server; 4 the rest takes another boot of the server.
+writes there or is on the server, or the plan is not one for this server; 4 the rest takes another boot of the server.
 """
 
 import argparse

@@ -55,12 +55,8 @@ def measured(summary: dict, _: str) -> str:
 
 def doubt(summary: dict, group: str) -> str:
     """What stands before a group's table if its null comparisons do not hold."""
-    mine = [goal for goal in summary["goals"] if goal["group"] == group and goal["found"]]
-    nulls = [goal for goal in mine if goal["null"]]
-    bad = [f"{goal['name']}: {goal['verdict']}" for goal in nulls if goal["verdict"] != "holds"]
-    if bad or (mine and not nulls):
-        return f"Nothing of `{group}` is to be relied on: {'; '.join(bad) or 'it has no null comparison'}.\n\n"
-    return ""
+    why = summary["doubts"].get(group)
+    return f"Nothing of `{group}` is to be relied on: {'; '.join(why)}.\n\n" if why else ""
 
 
 def goals(summary: dict, group: str) -> str:

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from rig.errors import RigError
+from rig.words import words
 
 # All other words are numbers.
 TEXTS = ("copy_by", "at", "file", "places")
@@ -31,25 +32,14 @@ class Evaluation:
     repeats: list[Repeat]
 
 
-def words(line: str) -> dict[str, int | str]:
-    """The KEY=VALUE words of a line; a file's name is the last one, whatever is in it."""
-    head, file, name = line.partition(" file=")
-    found: dict[str, int | str] = {"file": name} if file else {}
-    for word in head.split():
-        key, is_one, value = word.partition("=")
-        if is_one:
-            found[key] = value if key in TEXTS else int(value)
-    return found
-
-
 def read(text: str) -> Evaluation:
     """One run, in a program's output or a console's text. Raises RigError if it is not whole."""
     lines = [line.strip("\r") for line in text.splitlines()]
     of = {what: [line for line in lines if line.startswith(f"eval {what}")] for what in ("setting", "repeat", "done")}
     if len(of["setting"]) != 1 or len(of["done"]) != 1:
         raise RigError(f"no whole run of eval:\n{text[-2000:]}")
-    setting = words(of["setting"][0])
-    repeats = [Repeat(**found | {"moved": bool(found["moved"])}) for found in map(words, of["repeat"])]
+    setting = words(of["setting"][0], TEXTS, "file")
+    repeats = [Repeat(**found | {"moved": bool(found["moved"])}) for found in (words(line, TEXTS, "file") for line in of["repeat"])]
     if [repeat.number for repeat in repeats] != list(range(1, int(setting["repeats"]) + 1)):
         raise RigError(f"not each of eval's {setting['repeats']} repeats is there once:\n{text[-2000:]}")
     return Evaluation(setting, repeats)

@@ -136,6 +136,11 @@ class Guest:
             job.kill(9)
         raise RigError(f"{self} did not answer {answer!r} to {line!r}:\n{text[-3000:]}")
 
+    def shell(self, line: str, limit_s: float = 90) -> tuple[str, int]:
+        """What its shell says to a line, the console's text before it included, and the exit status. Raises RigError."""
+        text = self.dialogue(f"{line}; echo o''ver $?", rf"(?m)^over \d+{WHOLE}", limit_s)
+        return text, int(re.findall(r"(?m)^over (\d+)", text)[-1])
+
     def end(self) -> None:
         """Destroy it and all that belongs to it; no error if it is gone."""
         name = self.name

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rig.errors import RigError
 from rig.markers import Stretch
+from rig.words import words
 
 # All other words are numbers.
 TEXTS = ("op", "at", "dir")
@@ -30,22 +31,11 @@ class Scaling:
     repeats: list[list[Thread]]
 
 
-def words(line: str) -> dict[str, int | str]:
-    """The KEY=VALUE words of a line; a folder's name is the last one, whatever is in it."""
-    head, folder, name = line.partition(" dir=")
-    found: dict[str, int | str] = {"dir": name} if folder else {}
-    for word in head.split():
-        key, is_one, value = word.partition("=")
-        if is_one:
-            found[key] = value if key in TEXTS else int(value)
-    return found
-
-
 def read(text: str) -> Scaling:
     """One run. Raises RigError if it is not whole, or a thread did not do what it was asked for."""
     lines = text.splitlines()
     kinds = ("setting", "thread", "done")
-    of = {kind: [words(line) for line in lines if line.startswith(f"scale {kind}")] for kind in kinds}
+    of = {kind: [words(line, TEXTS, "dir") for line in lines if line.startswith(f"scale {kind}")] for kind in kinds}
     if len(of["setting"]) != 1 or len(of["done"]) != 1:
         raise RigError(f"no whole run of scale:\n{text[-2000:]}")
     (setting,), (done,) = of["setting"], of["done"]

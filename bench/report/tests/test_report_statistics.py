@@ -157,11 +157,11 @@ def test_bounds_are_written_as_people_do():
 def test_results_without_a_null_comparison_that_holds_are_doubted():
     taken = samples(random.Random(4), 1.0, machine_noise=0.004, noise=0.01)
     null = equal("n", "made", "rate", "a", "b", 0.1, null=True)
-    assert doubts([judge(null, taken, "emulator"), judge(GOAL, taken, "emulator")]) == []
-    assert doubts([judge(GOAL, taken, "emulator")]) == ["made: there is none"]
+    assert doubts([judge(null, taken, "emulator"), judge(GOAL, taken, "emulator")]) == {}
+    assert doubts([judge(GOAL, taken, "emulator")]) == {"made": ["it has no null comparison"]}
     off = samples(random.Random(4), 1.3, machine_noise=0.004, noise=0.01)
-    assert doubts([judge(null, off, "emulator"), judge(GOAL, taken, "emulator")]) == ["n: missed"]
-    assert doubts([judge(null, [], "emulator")]) == []
+    assert doubts([judge(null, off, "emulator"), judge(GOAL, taken, "emulator")]) == {"made": ["n: missed"]}
+    assert doubts([judge(null, [], "emulator")]) == {}
 
 
 def test_turns_are_fair_and_by_the_seed():

@@ -22,6 +22,7 @@ from figures_neighbours import GUEST, IN_GUEST, NODE, ONE, OTHER, SAME, TWO, InG
 from rig import paths
 from rig.channel import Result
 from rig.errors import RigError
+from rig.guest import Guest
 from rig.machine import CPUS
 from rig.markers import Stretch
 from rig.victim import Suffered, one
@@ -74,6 +75,8 @@ class HostGuest:
         self._shell = subprocess.Popen(
             ["sh"], env={"PATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
+
+    shell = Guest.shell
 
     def dialogue(self, line: str, answer: str, limit_s: float = 0) -> str:
         self._shell.stdin.write(f"{line}\n")
