@@ -9,7 +9,8 @@ The first core of node 1 does all else that it has to do: programs that run ther
 to it. The same aggressor is on another core of the victim's kernel, in another guest of that
 kernel, or on another node. What takes more than one core (tlb) also has that kernel's first
 one; the other guest has two vCPUs, both on core 5. Victims, aggressors of their kernel and of
-node 2 have data disks of their own, as those of the group "configs".
+node 2 have data disks of their own, as those of the group "configs". A guest that takes no part
+in what is measured is suspended: one that runs sends its node's other cores some ten interrupts a second.
 """
 
 import contextlib
@@ -206,15 +207,17 @@ class Neighbours:
     cpu: int = -1  # the victims' core, as node 1 numbers it
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rows of the victims' own devices
     patches_text: bool = False
+    _victim: Guest | None = None
     _other: Guest | None = None
     _aggressors_cpu: int = -1
 
     def suffer(self, place: str, words: str) -> Told:
         """A victim, once, with what its core got meanwhile."""
         node = self.server.one
-        before = node.read("/proc/interrupts")
-        text = self.victims[place].suffer(words)
-        after = node.read("/proc/interrupts")
+        with contextlib.nullcontext() if place == NODE else awake(self._victim):
+            before = node.read("/proc/interrupts")
+            text = self.victims[place].suffer(words)
+            after = node.read("/proc/interrupts")
         run = one(text)
         if run.moved:
             raise RigError(f"{run.moved} rounds of {words!r} {place} ended on another CPU than they began on")
@@ -223,6 +226,11 @@ class Neighbours:
     @contextlib.contextmanager
     def disturbed(self, name: str, placement: str) -> Iterator[None]:
         """An aggressor that is at work, until the end; then all is as it was."""
+        with contextlib.nullcontext() if placement != GUEST else awake(self._other), self._at_work(name, placement):
+            yield
+
+    @contextlib.contextmanager
+    def _at_work(self, name: str, placement: str) -> Iterator[None]:
         if name == "resize":
             with looped(self.server.zero, name, RESIZE):
                 yield
@@ -278,9 +286,9 @@ class Neighbours:
         )
         server.one.run(MOVE_ALL.format(cpu=first))
         initrd = initrd_with(server.one, self.programs)
-        victim = self._guest(stack, "victim", initrd, f"{self.cpu}", disks[0], first)
+        self._victim = self._guest(stack, "victim", initrd, f"{self.cpu}", disks[0], first)
         self._other = self._guest(stack, "other", initrd, f"{self._aggressors_cpu},{self._aggressors_cpu}", disks[1], first)
-        self.victims = {NODE: OnNode(server.one, self.cpu, first, disks[0]), IN_GUEST: InGuest(victim)}
+        self.victims = {NODE: OnNode(server.one, self.cpu, first, disks[0]), IN_GUEST: InGuest(self._victim)}
         self.aggressors = {
             SAME: OnNode(server.one, self._aggressors_cpu, first, disks[1]),
             GUEST: InGuest(self._other),
@@ -288,7 +296,7 @@ class Neighbours:
         }
 
     def _guest(self, stack: contextlib.ExitStack, name: str, initrd: str, pin: str, disk: str, first: int) -> Guest:
-        """One that runs: a vCPU for each of the CPUs in pin; QEMU's other threads are on the first."""
+        """One that is up, suspended: a vCPU for each of the CPUs in pin; QEMU's other threads are on the first."""
         node = self.server.one
         guest = stack.enter_context(Guest(node, name))
         options = (
@@ -299,7 +307,18 @@ class Neighbours:
         node.run(f"cat >/tmp/{name}.xml", stdin=xml.encode())
         node.run(f"virsh -q define --validate /tmp/{name}.xml && virsh -q start {name}")
         guest.wait_line("mint-guest: eth0")
+        node.run(f"virsh -q suspend {name}")
         return guest
+
+
+@contextlib.contextmanager
+def awake(guest: Guest) -> Iterator[None]:
+    """A guest that is suspended runs, until the end."""
+    guest.node.run(f"virsh -q resume {guest.name}")
+    try:
+        yield
+    finally:
+        guest.node.run(f"virsh -q suspend {guest.name}")
 
 
 def emulator_on(xml: str, cpu: int) -> str:

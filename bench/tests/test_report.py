@@ -39,7 +39,7 @@ TRIMMED = {
     (network, "SIDES"): {side: network.SIDES[side] for side in (network.MINT0, network.AGAIN, network.LOOPBACK)},
     (partition, "SIDES"): {side: partition.SIDES[side] for side in (partition.OFF, partition.ON)},
     (partition, "COUNTED_QUICK_JOB_S"): 1,
-    (isolation, "QUICK"): isolation.Extent((WAKE,), (IDLE, AGAIN, BESIDE)),
+    (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
     (scaling, "AREA_IDS"): scaling.AREA_IDS[:1],

@@ -272,6 +272,27 @@ def test_victim_is_told_with_its_cores_interrupts(folder: Path):
     assert list(found.suffer(NODE, "wake=10").interrupts.values()) == [4]
 
 
+def test_guests_that_take_no_part_are_suspended(monkeypatch: pytest.MonkeyPatch):
+    """Each runs while it suffers, or disturbs, and no longer; also after an error."""
+    said: list[str] = []
+    node = SimpleNamespace(run=said.append, read=lambda path: INTERRUPTS.format(disk=1, timer=7, res=2))
+    found = Neighbours(SimpleNamespace(one=node), {}, cpu=1, own={"wake": ()})
+    found._victim, found._other = Guest(node, "victim"), Guest(node, "other")
+    text = "victim setting kind=wake \nvictim done rounds=0 sum_ns=0 least_ns=0 most_ns=0 took_ns=1 again=0 moved=0"
+    place = SimpleNamespace(suffer=lambda words: said.append(words) or text)
+    found.victims = dict.fromkeys((NODE, IN_GUEST), place)
+    found.aggressors = dict.fromkeys(places.PLACEMENTS, SimpleNamespace(aggress=lambda name: contextlib.nullcontext()))
+    with found.disturbed("cpu", OTHER):
+        found.suffer(NODE, "alone")
+    assert said == ["alone"]
+    said.clear()
+    with pytest.raises(RigError), found.disturbed("cpu", GUEST):
+        found.suffer(IN_GUEST, "both")
+        raise RigError
+    words = [*(f"virsh -q resume {name}" for name in ("other", "victim")), "both"]
+    assert said == [*words, *(f"virsh -q suspend {name}" for name in ("victim", "other"))]
+
+
 def told(rounds: int, interrupts: int, ns: int = 50_000, took_s: int = 1) -> Told:
     """A run."""
     return Told(Suffered("wake", rounds, {ns: rounds}, 0, 0, 0, took_s * 10**9, 0, 0), {"RES": interrupts, "CAL": 0})
@@ -312,18 +333,19 @@ class Rig:
 
 def measured(rig: Rig, clock: str, extent: isolation.Extent = isolation.WHOLE) -> list[tuple]:
     taken: list[tuple] = []
-    taker = SimpleNamespace(add=lambda *sample, order: taken.append((*sample, order)), name="machine 1")
+    taker = SimpleNamespace(add=lambda *sample, round, order: taken.append((*sample, round, order)), name="machine 1")
     isolation.measure(taker, rig.server, rig, clock, 1, extent)
     return taken
 
 
 def test_all_victims_suffer_from_each_side(capsys: pytest.CaptureFixture):
-    """Idle twice, undisturbed; a side that a kernel cannot do is left out."""
+    """Idle twice in each part, undisturbed; a side that a kernel cannot do is left out."""
     rig = Rig()
     taken = measured(rig, PINNED)
     sides = [name for name in isolation.SIDES if not name.startswith("text")]
-    assert len(rig.seen) == len(sides) * len(VICTIMS)
-    assert sum(now is None for *_, now in rig.seen) == 2 * len(VICTIMS)
+    turns = len(sides) + 2 * (isolation.PARTS - 1)
+    assert len(rig.seen) == turns * len(VICTIMS)
+    assert sum(now is None for *_, now in rig.seen) == 2 * isolation.PARTS * len(VICTIMS)
     assert ("echo", IN_GUEST, ("crash", OTHER)) in rig.seen and ("wake", NODE, ("tlb", SAME)) in rig.seen
     assert len(measured(Rig(patches_text=True), PINNED)) > len(taken)
     latencies = {sample[1] for sample in taken if sample[0] == "wake on a node latency"}
@@ -332,23 +354,44 @@ def test_all_victims_suffer_from_each_side(capsys: pytest.CaptureFixture):
     assert set(more) == set(sides) - {IDLE} and more[AGAIN] == 0 and more["cpu, other node"] == 50
     said = capsys.readouterr().err
     assert "cpu, other node: {'RES': 50.0}" in said and "same node" not in said
-    orders = {sample[1]: sample[-1] for sample in taken}
-    assert sorted(orders.values()) == list(range(len(sides))) and list(orders) != sides
+    orders = {(sample[1], sample[-2]): sample[-1] for sample in taken}
+    assert sorted(orders.values()) == list(range(turns)) and [side for side, _ in orders] != sides
+    assert {part for _, part in orders} == set(range(isolation.PARTS))
+
+
+def test_an_aggressor_is_compared_with_the_idle_of_its_part():
+    """By round, as all ratios."""
+    taken = [(side, part) for case, side, _, _, _, part, _ in measured(Rig(), PINNED) if case == "wake on a node latency"]
+    assert len(set(taken)) == len(taken)
+    assert {part for _, part in taken} == {part for side, part in taken if side == IDLE} == set(range(isolation.PARTS))
+    parts = isolation.parts_of(7, "machine 1", list(isolation.DISTURBED), 4)
+    assert sorted(name for part in parts for name in part if name not in isolation.IDLES) == sorted(isolation.DISTURBED)
+    assert all({IDLE, AGAIN} <= set(part) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_all_victims_together_are_their_geometric_mean():
+    """For the null comparison: of idle turns only."""
+    taken = measured(Rig(), PINNED, isolation.Extent(VICTIMS[:2], ("cpu, other node",), 1))
+    both = {side: value for case, side, value, *_ in taken if case == "all victims latency"}
+    assert set(both) == {IDLE, AGAIN}
+    each = [value for case, side, value, *_ in taken if side == IDLE and case != "all victims latency"]
+    assert len(each) == 2 and both[IDLE] == pytest.approx((each[0] * each[1]) ** 0.5)
 
 
 def test_own_instructions_are_the_victims_cores():
     taken = measured(Rig(), OWN, isolation.QUICK)
-    assert {sample[2] for sample in taken} == {500} and {sample[4] for sample in taken} == {OWN}
-    assert len(taken) == len(isolation.QUICK.victims) * len(isolation.QUICK.sides)
+    assert {round(sample[2], 6) for sample in taken} == {500} and {sample[4] for sample in taken} == {OWN}
+    assert len(taken) == len(isolation.QUICK.victims) * (2 + len(isolation.QUICK.aggressors)) + 2
     with pytest.raises(RigError, match="has counted 7 of 1000 rounds of wake on a node"):
         measured(Rig(counted=7), OWN)
 
 
 def test_quick_run_has_each_placement_and_both_idles():
     """Of few."""
-    sides = isolation.QUICK.sides
-    assert {IDLE, AGAIN} <= set(sides) and len(sides) < len(isolation.SIDES) / 3
-    assert {isolation.DISTURBED[name][1] for name in sides[2:]} == {SAME, GUEST, OTHER}
+    sides = isolation.QUICK.aggressors
+    assert len(sides) < len(isolation.DISTURBED) / 3
+    assert {isolation.DISTURBED[name][1] for name in sides} == {SAME, GUEST, OTHER}
 
 
 def test_goals_speak_of_other_nodes_only():
@@ -357,5 +400,5 @@ def test_goals_speak_of_other_nodes_only():
         assert goal.null == (goal.side == AGAIN) and (goal.null or goal.side.endswith(f", {OTHER}"))
         assert ("emulator" in goal.where) == (not goal.side.startswith("text"))
     assert {goal.high for goal in isolation.GOALS if goal.clock == OWN and not goal.null} == {1.02}
-    latency = {goal.high for goal in isolation.GOALS if goal.to and goal.clock == PINNED}
+    latency = {goal.high for goal in isolation.GOALS if goal.to and goal.clock == PINNED and not goal.null}
     assert latency == {1.10}
