@@ -2,20 +2,24 @@
 """Group "network" of make report: one TCP stream, and one byte's round trip.
 
 mint0 between two nodes, virtio-net between two guests of node 0, loopback on node 0, in turns.
-The guests are idle while others have their turn.
+The guests have a card that node 0's kernel serves (vhost-net, as libvirt does where it can), and one that QEMU
+does; they are idle while others have their turn.
 """
 
 import contextlib
+import copy
 import re
-from collections.abc import Iterator, Mapping
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
 
-from figures_programs import FOLDER, GUESTS_TAKE, beside, build, guest_initrd, number, put
+from figures_programs import FOLDER, GUESTS_TAKE, TMP, beside, build, guest_initrd, number, put
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
-from rig.guest import WHOLE, Guest
+from rig.errors import RigError
+from rig.guest import WHOLE, Guest, start_command
 from rig.inventory import MINT
 from rig.machine import MachineConfig
 from rig.node import Node
@@ -26,17 +30,24 @@ GROUP = "network"
 MACHINES, QUICK_MACHINES = 5, 1
 ROUNDS, QUICK_ROUNDS = 6, 1
 PORT = 5999
+GUEST_LIMIT_S = 240
 ADDRESS_OF_TWO = "10.77.0.12"
 
-MINT0, AGAIN, VIRTIO, LOOPBACK = "mint0", "mint0 again", "virtio", "loopback"
+MINT0, AGAIN, VHOST, VIRTIO, LOOPBACK = "mint0", "mint0 again", "vhost", "virtio", "loopback"
 SIDES = {
     MINT0: "mint0, node 1 → node 2",
     AGAIN: "the same again",
-    VIRTIO: "virtio-net, guest → guest on node 0",
+    VHOST: "vhost-net, guest → guest on node 0",
+    VIRTIO: "virtio-net by QEMU, the same guests",
     LOOPBACK: "loopback on node 0",
 }
 # MiB of a stream, trips in a row: as much as takes a second or two.
-AMOUNTS = {MINT0: (256, 2000), AGAIN: (256, 2000), VIRTIO: (32, 300), LOOPBACK: (256, 2000)}
+AMOUNTS = {MINT0: (256, 2000), AGAIN: (256, 2000), VHOST: (32, 300), VIRTIO: (32, 300), LOOPBACK: (256, 2000)}
+# What serves a guest's cards, in their order, as libvirt calls it; the second has a network of its own on the bridge.
+DRIVERS = {VHOST: "vhost", VIRTIO: "qemu"}
+SECOND_FAR, SECOND_NEAR = "10.79.0.1", "10.79.0.2"
+# A card must not answer for the other's address: the bridge joins them.
+SECOND_UP = "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore && ip addr add {address}/24 dev eth1 && ip link set eth1 up"
 NOTE = "mint0's MTU is 65280, virtio-net's 1500. A guest's exits are emulated, and cost more than on a real server."
 FIGURES = (
     Figure(GROUP, "stream", "One TCP stream", "MB/s", SIDES, note=f"{NOTE} 256 MiB a sample, between guests 32."),
@@ -46,7 +57,7 @@ FIGURES = (
     ),
 )  # fmt: skip
 GOALS = (
-    Goal("a stream over mint0 is three times as fast as virtio-net", GROUP, "stream", MINT0, VIRTIO, low=3),
+    Goal("a stream over mint0 is three times as fast as vhost-net", GROUP, "stream", MINT0, VHOST, low=3),
     equal("a stream over mint0, and again", GROUP, "stream", AGAIN, MINT0, within=0.15, null=True),
     equal("a round trip over mint0, and again", GROUP, "trip", AGAIN, MINT0, within=0.15, null=True),
 )
@@ -68,42 +79,65 @@ def from_node(node: Node, address: str, amounts: tuple[int, int]) -> dict[str, f
     return {"stream": number(stream, "send"), "trip": number(trips, "pingpong")}
 
 
-class GuestPair:
-    """Two guests on a node's bridge, the other end in the first."""
+def with_cards(domain: str, sides: Sequence[str]) -> str:
+    """A domain with a card for each of these sides, on its node's bridge. Raises RigError unless it has one."""
+    tree = ElementTree.fromstring(domain)
+    devices, cards = tree.find("devices"), tree.findall("devices/interface")
+    if len(cards) != 1:
+        raise RigError(f"the domain has {len(cards)} cards, not one:\n{domain}")
+    second = copy.deepcopy(cards[0])
+    second.remove(second.find("mac"))
+    for card, side in zip((cards[0], second), sides, strict=False):
+        ElementTree.SubElement(card, "driver", name=DRIVERS[side])
+    if len(sides) > 1:
+        devices.insert(list(devices).index(cards[0]) + 1, second)
+    return ElementTree.tostring(tree, encoding="unicode")
 
-    def __init__(self, far: Guest, near: Guest) -> None:
+
+class GuestPair:
+    """Two guests on a node's bridge, the other end in the first; sides: their cards, in order."""
+
+    def __init__(self, far: Guest, near: Guest, sides: Sequence[str]) -> None:
         self._near = near
-        self._address = re.search(r"eth0 ([\d.]+)/", far.wait_line("mint-guest: eth0"))[1]
+        first = re.search(r"eth0 ([\d.]+)/", far.wait_line("mint-guest: eth0"))[1]
         near.wait_line("mint-guest: eth0")
+        self._addresses = dict(zip(sides, (first, SECOND_FAR), strict=False))
+        if len(sides) > 1:
+            for guest, address in ((far, SECOND_FAR), (near, SECOND_NEAR)):
+                text, status = guest.shell(SECOND_UP.format(address=address))
+                if status:
+                    raise RigError(f"{guest} has no second card:\n{text}")
         far.dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
 
-    def _say(self, what: str, amount: int) -> float:
-        line = f"measure {what} {self._address} {PORT} {amount}"
+    def _say(self, what: str, side: str, amount: int) -> float:
+        line = f"measure {what} {self._addresses[side]} {PORT} {amount}"
         return number(self._near.dialogue(line, rf"(?m)^measure {what} [\d.]+{WHOLE}", limit_s=300), what)
 
-    def measured(self, amounts: tuple[int, int]) -> dict[str, float]:
-        """A stream and round trips from the second to the first."""
-        return {"stream": self._say("send", amounts[0]), "trip": self._say("pingpong", amounts[1])}
+    def measured(self, side: str) -> dict[str, float]:
+        """A stream and round trips from the second to the first, over a side's cards."""
+        stream, trips = AMOUNTS[side]
+        return {"stream": self._say("send", side, stream), "trip": self._say("pingpong", side, trips)}
 
 
 @contextlib.contextmanager
-def guest_pair(node: Node, cpus: tuple[int, ...], program: bytes) -> Iterator[GuestPair]:
+def guest_pair(node: Node, cpus: tuple[int, ...], program: bytes, sides: Sequence[str]) -> Iterator[GuestPair]:
     """Started, each on a core of its own; ended at the end."""
-    options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0"
+    options = f"--no-disk --initrd {guest_initrd(node, program)} --append mint.tick=0 --print"
     with Guest(node, "far") as far, Guest(node, "near") as near:
         for guest, cpu in zip((far, near), cpus, strict=True):
-            guest.start(f"{options} --pin {cpu}")
-        yield GuestPair(far, near)
+            domain = node.out(start_command(node, guest.name, f"{options} --pin {cpu}"), GUEST_LIMIT_S)
+            node.run(f"cat >{TMP}/{guest.name}.xml", stdin=with_cards(domain, sides).encode())
+            node.run(f"virsh -q define --validate {TMP}/{guest.name}.xml && virsh -q start {guest.name}", GUEST_LIMIT_S)
+        yield GuestPair(far, near, sides)
 
 
 def measured(server: Server | Remote, guests: GuestPair | None, side: str, two: str) -> dict[str, float]:
     """One side's turn; two: node 2's address."""
-    amounts = AMOUNTS[side]
-    if side == VIRTIO and guests:
-        return guests.measured(amounts)
+    if side in DRIVERS and guests:
+        return guests.measured(side)
     if side == LOOPBACK:
-        return from_node(server.zero, "127.0.0.1", amounts)
-    return from_node(server.one, two, amounts)
+        return from_node(server.zero, "127.0.0.1", AMOUNTS[side])
+    return from_node(server.one, two, AMOUNTS[side])
 
 
 def in_turns(taker: Taker, server: Server | Remote, sides: list[str], two: str, seed: int, rounds: int) -> None:
@@ -117,8 +151,8 @@ def in_turns(taker: Taker, server: Server | Remote, sides: list[str], two: str, 
         stack.enter_context(serving(server.two))
         stack.enter_context(serving(server.zero))
         guests = None
-        if VIRTIO in sides:
-            guests = stack.enter_context(guest_pair(server.zero, server.roles.guests[:2], program))
+        if cards := [side for side in DRIVERS if side in sides]:
+            guests = stack.enter_context(guest_pair(server.zero, server.roles.guests[:2], program, cards))
         for count, order in enumerate(turns(seed, f"{GROUP} {taker.name}", sides, rounds)):
             for place, side in enumerate(order):
                 for case, value in measured(server, guests, side, two).items():
@@ -132,6 +166,7 @@ def on_machine(taker: Taker, seed: int, rounds: int) -> None:
 
 
 AT_BOOTS = (MINT,)
+VHOST_NET = "/dev/vhost-net"
 
 
 def no_guests(remote: Remote) -> str:
@@ -141,16 +176,23 @@ def no_guests(remote: Remote) -> str:
     return remote.has.lacks_in_mint(GUESTS_TAKE)
 
 
+def without_cards(remote: Remote) -> dict[str, str]:
+    """Sides of guests that are not measured there, and why."""
+    found = {VHOST: no_guests(remote) or remote.has.lacks_in_mint((VHOST_NET,)), VIRTIO: no_guests(remote)}
+    return {side: why for side, why in found.items() if why}
+
+
 def absent_at(remote: Remote) -> Mapping[str, str]:
     """What is not measured on a server."""
     if remote.roles.two is None:
         return {WHOLE_GROUP: "the plan has no [two]"}
-    return {SIDES[VIRTIO]: why} if (why := no_guests(remote)) else {}
+    return {SIDES[side]: why for side, why in without_cards(remote).items()}
 
 
 def on_pass(taker: Taker, remote: Remote, recorder: Recorder) -> None:
     """All turns of a pass on a server."""
-    sides = [side for side in SIDES if side != VIRTIO or not no_guests(remote)]
+    lost = without_cards(remote)
+    sides = [side for side in SIDES if side not in lost]
     address = remote.address(2)
     in_turns(taker, remote, sides, address, recorder.header.seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
 

@@ -100,7 +100,7 @@ for t in setsid mktemp taskset flock mintctl virsh mint-guest qemu-system-x86_64
 	command -v "$t" >/dev/null && tell tool "$t"
 done
 kexec --help 2>/dev/null | grep -q -e --mint-node && tell tool 'kexec with --mint-node'
-for f in /dev/kvm /boot/vmlinuz-mint /boot/node.initrd; do
+for f in /dev/kvm /dev/vhost-net /boot/vmlinuz-mint /boot/node.initrd; do
 	[ -e "$f" ] && tell file "$f"
 done
 [ ! -e "$lock" ] || ! command -v flock >/dev/null || flock -n -s "$lock" true || tell busy

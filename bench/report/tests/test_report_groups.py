@@ -132,7 +132,7 @@ def test_guests_start_is_timed_to_its_init(tmp_path: Path):
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MINT_RIG_FOLDER": str(tmp_path)}
     begin = time.monotonic()
     text = subprocess.run(
-        ["sh", "-c", figures_start.start_guest((1, 5))], env=environment, capture_output=True, text=True
+        ["sh", "-c", figures_start.start_guest((1, 5), "pc")], env=environment, capture_output=True, text=True
     ).stdout
     assert 0.2 <= figures_start.times(text)["init"] < 30
     assert time.monotonic() - begin < 50, "the guest was left to itself"

@@ -35,7 +35,8 @@ AT_ROLES = Roles(
     NodePlan("one", (4, 5), 4096, 1, ("0000:41:00.0",)), NodePlan("two", (6, 7), 2048, 1, ("0000:42:00.0",)),
     (1, 2), 3, 0, "0000:43:00.0", ("0000:44:00.0", "0000:45:00.0"),
 )  # fmt: skip
-HAS = frozenset((*figures_programs.GUESTS_TAKE, *figures_start.NODE_TAKES, *figures_start.GUEST_TAKES))
+TAKES = (*figures_programs.GUESTS_TAKE, *figures_start.NODE_TAKES, *figures_start.GUEST_TAKES, figures_network.VHOST_NET)
+HAS = frozenset(TAKES)
 AT_HEADER = replace(HEADER, qemu="", plan="root@server, plan cafe")
 AT_MODULES = {name: module for name, module in MODULES.items() if hasattr(module, "on_pass")}
 
@@ -149,6 +150,7 @@ def test_what_a_plan_has_not_is_told(at, tmp_path: Path, group: str):
     assert all(why for why in data.absent.values())
 
 
+VHOST = figures_network.SIDES[figures_network.VHOST]
 GUESTS, PLUG = figures_network.SIDES[figures_network.VIRTIO], passes.WHOLE_GROUP
 
 
@@ -157,7 +159,8 @@ GUESTS, PLUG = figures_network.SIDES[figures_network.VIRTIO], passes.WHOLE_GROUP
     ("start", "/boot/node.initrd", passes.WHOLE_GROUP), ("start", "/dev/kvm", figures_start.SIDES[figures_start.GUEST]),
     ("start", "qemu-system-x86_64", figures_start.SIDES[figures_start.GUEST]),
     ("network", "mint-guest", GUESTS), ("network", "virsh", GUESTS), ("network", "cpio", GUESTS),
-    ("network", "/dev/kvm", GUESTS), ("moves", "virsh", PLUG), ("moves", "/boot/vmlinuz-mint", PLUG), ("moves", "cpio", PLUG),
+    ("network", "/dev/kvm", GUESTS), ("network", "/dev/vhost-net", VHOST),
+    ("moves", "virsh", PLUG), ("moves", "/boot/vmlinuz-mint", PLUG), ("moves", "cpio", PLUG),
 ])  # fmt: skip
 def test_what_a_server_lacks_is_told_and_not_tried(at, tmp_path: Path, group: str, tool: str, what: str):
     server = PlayedRemote(MINT)
@@ -218,7 +221,7 @@ def test_node_that_starts_is_as_large_as_the_guest_beside_it(at, tmp_path: Path)
     with Recorder(tmp_path / "data.jsonl", AT_HEADER) as recorder:
         passes.measure(figures_start, recorder, server)
     assert set(server.added) == {NodePlan("figure", (4, 5), 1024, 1)}
-    assert "-smp 2 -m 1024" in figures_start.start_guest((1, 2))
+    assert all("-smp 2 -m 1024" in figures_start.start_guest((1, 2), machine) for machine in figures_start.MACHINE.values())
 
 
 @pytest.mark.parametrize("one", [NodePlan("one", (4,), 4096, 1), NodePlan("one", (4, 5), 768, 1)])

@@ -15,7 +15,7 @@ CARD, BRIDGE, PLATFORM = "0000:51:00.0", "0000:40:01.0", "0000:00:16.0"
 TOOLS = ("setsid", "mktemp", "taskset", "flock", "mintctl", "virsh", "mint-guest", "qemu-system-x86_64", "cpio",
     "kexec with --mint-node",
 )  # fmt: skip
-FILES = ("/dev/kvm", "/boot/vmlinuz-mint", "/boot/node.initrd")
+FILES = ("/dev/kvm", "/dev/vhost-net", "/boot/vmlinuz-mint", "/boot/node.initrd")
 POOL_BLOCKS = 64  # of 128 MiB, of each NUMA node
 
 

@@ -3,7 +3,10 @@
 
 import re
 
-from figures_network import GuestPair
+import pytest
+
+from figures_network import VHOST, VIRTIO, GuestPair, with_cards
+from rig.errors import RigError
 from rig.guest import counted_writes, counter
 
 LOG = "mint-guest: up\n~ # tick 1 at 3.10\ntick 2 at 4.11, 7 writes\ntick 3 at 5.12, 11 writes\ntick 4 at 6.1"
@@ -35,4 +38,18 @@ class Slow:
 
 def test_number_on_a_console_is_read_whole():
     """1671.7 µs, not 1."""
-    assert GuestPair(Slow(), Slow()).measured((32, 300)) == {"stream": 1671.7, "trip": 1671.7}
+    assert GuestPair(Slow(), Slow(), [VHOST]).measured(VHOST) == {"stream": 1671.7, "trip": 1671.7}
+
+
+DOMAIN = "<domain><devices><interface><mac address='02:4d'/><source network='mint'/></interface><video/></devices></domain>"
+
+
+def test_guest_has_a_card_for_each_side():
+    """The first keeps its address; each says what serves it, as a baseline that libvirt chooses would not be known."""
+    both, one = with_cards(DOMAIN, [VHOST, VIRTIO]), with_cards(DOMAIN, [VIRTIO])
+    assert re.findall(r'<driver name="(\w+)"', both) == ["vhost", "qemu"] and both.count("<mac ") == 1
+    assert both.index("02:4d") < both.index("vhost") < both.index("qemu") < both.index("<video")
+    assert both.count('network="mint"') == 2
+    assert re.findall(r'<driver name="(\w+)"', one) == ["qemu"] and one.count("<interface") == 1
+    with pytest.raises(RigError, match="2 cards"):
+        with_cards(both, [VHOST])
