@@ -187,6 +187,9 @@ def _nulls() -> list[Goal]:
     return [*found, Goal(name, GROUP, case, AGAIN, None, -FEW, FEW, clock, unit, EVERYWHERE, null=True)]
 
 
+SHARED = "an emulator's cores share the host's: what answers, and what rings a timer, waits for the aggressor's"
+
+
 def _goals_of(victim: Victim) -> list[Goal]:
     found = []
     for what, clock in CLOCKS.items():
@@ -198,7 +201,8 @@ def _goals_of(victim: Victim) -> list[Goal]:
             where = tuple(here for here in place if here in one.where)
             to, high, unit = (None, FEW, UNITS[what]) if what == INTERRUPTS else (IDLE, MOST[what], "")
             if where:
-                found.append(Goal(name, GROUP, case, side(one, OTHER), to, None, high, clock, unit, where))
+                reason = SHARED if what == LATENCY else ""
+                found.append(Goal(name, GROUP, case, side(one, OTHER), to, None, high, clock, unit, where, reason=reason))
     return found
 
 

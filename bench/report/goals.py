@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from report.samples import Sample
+from report.samples import EMULATED, Sample
 from report.stats import Interval, by_machine, interval, ratios
 
 HOLDS, MISSED, OPEN, NOT_HERE = "holds", "missed", "open", "not here"
 NOT_MEASURED = "not measured"  # why it is open
 WORDS = (HOLDS, MISSED, OPEN, NOT_HERE, NOT_MEASURED)
-EMULATOR, SERVER = "emulator", "server"
+EMULATOR, SERVER = EMULATED, "server"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Goal:
     """What is wanted of side ÷ to in a case, or, without to, of side's values.
 
     where: the places whose samples decide it. null: both sides are one configuration, so that a
-    miss is the measurement's own fault, and nothing else in the report is to be believed.
+    miss is the measurement's own fault, and nothing else in the report is to be believed. reason: what is known
+    to make it missed, shown where it is.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Goal:
     unit: str = ""
     where: tuple[str, ...] = (EMULATOR, SERVER)
     null: bool = False
+    reason: str = ""
 
     def __post_init__(self) -> None:
         if self.low is None and self.high is None:
@@ -88,7 +90,7 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     if low_holds and high_holds:
         return Verdict(goal, HOLDS, found)
     if (goal.low is not None and found.high < goal.low) or (goal.high is not None and found.low > goal.high):
-        return Verdict(goal, MISSED, found)
+        return Verdict(goal, MISSED, found, goal.reason)
     return Verdict(goal, OPEN, found, "the interval spans the goal")
 
 

@@ -74,7 +74,7 @@ def warnings(summary: Summary) -> list[str]:
         found.append("QUICK=1: fewer machines and rounds than a report has. Not to be quoted.")
     if summary.header.dirty:
         found.append("The tree had changes that no commit has. Not to be quoted.")
-    if summary.header.load > 1:
+    if summary.header.load > max(1, summary.header.cpus / 8):
         found.append(f"The host had other work when this began (load {summary.header.load:.1f}).")
     for (group, machine), why in summary.cut.items():
         found.append(f"{group}, {machine}: its samples are left out. {why.splitlines()[0]}")
@@ -109,7 +109,7 @@ def picture_part(summary: Summary, picture: Picture, svg: str) -> str:
         for machine, values in side.machines.items()
     ]
     facts = (
-        f"clock: {figure.clock} · commit {summary.header.tree} · make report G={figure.group}"
+        f"clock: {figure.clock} · commit {summary.header.tree} · {summary.header.command(figure.group)}"
         f" · rows {picture.first_row} to {picture.last_row} of data.csv"
     )
     return "\n".join([
@@ -134,7 +134,7 @@ def grid_part(summary: Summary, grid: Grid, svg: str) -> str:
     heads = ["", "", "", "case", "side", f"{what}, middle of machines [95 %]", "machines", "samples"]
     facts = (
         f"each cell: {what}, the middle of the machines; the darker, the more; –: not measured · clock: {heatmap.clock}"
-        f" · commit {summary.header.tree} · make report G={heatmap.group} · rows of data.csv: those of its cases"
+        f" · commit {summary.header.tree} · {summary.header.command(heatmap.group)} · rows of data.csv: those of its cases"
     )
     return "\n".join([
         f'<figure id="{escape(heatmap.name)}"><h3>{escape(heatmap.title)}</h3>',

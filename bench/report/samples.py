@@ -14,8 +14,12 @@ A data set is one file of lines:
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
+
+# The plan of what no plan is needed for.
+EMULATED = "emulator"
 
 
 class SampleError(ValueError):
@@ -59,7 +63,7 @@ class Header:
     qemu: str  # "" on a real server
     kernels: dict[str, str]  # digests of the images, by flavour; of a real server what was booted, by boot
     host: str
-    plan: str  # of what is measured: "emulator", or a server's
+    plan: str  # of what is measured: EMULATED, or a server's
     quick: bool
     seed: int  # of the order of turns
     load: float  # of the host, when the run began
@@ -82,6 +86,17 @@ class Header:
     def with_kernels_of(self, other: "Header") -> "Header":
         """With what the other has booted, too."""
         return replace(self, kernels={**other.kernels, **self.kernels})
+
+    def command(self, group: str) -> str:
+        """What measures a group so; the plan's file may be called anything."""
+        server = "" if self.plan == EMULATED else f" AT={self.plan.partition(',')[0]} PLAN=FILE"
+        return f"make report G={group}{' QUICK=1' if self.quick else ''}{server}"
+
+    @property
+    def cpus(self) -> int:
+        """Of who measures; 1 if the header does not say."""
+        found = re.match(r"(\d+) ×", self.host)
+        return int(found[1]) if found else 1
 
     @property
     def tree(self) -> str:

@@ -163,6 +163,27 @@ def test_goal_that_is_not_met_stands_out_and_its_group_is_counted():
     assert lines[1].startswith("missed   a is as fast as b: 1.05")
 
 
+def test_missed_goal_tells_what_is_known_of_it():
+    """A goal that holds does not."""
+    for ratio, there in ((1.05, True), (1.0, False)):
+        summary = summarise(data_set(ratio=ratio), [replace(GOALS[0], reason="memory is zeroed"), *GOALS[1:]], FIGURES)
+        text = page.page(summary, {picture.figure.name: plots.svg(picture) for picture in summary.pictures})
+        assert ("memory is zeroed" in text) == there
+
+
+@pytest.mark.parametrize(("change", "command"), [
+    ({}, "make report G=made"), ({"quick": True}, "make report G=made QUICK=1"),
+    ({"plan": "root@server, plan cafe"}, "make report G=made AT=root@server PLAN=FILE"),
+])  # fmt: skip
+def test_figure_has_the_command_that_measures_it(change: dict, command: str):
+    assert f" · {command} · rows" in Balance(drawn(data_set(**change))[0]).text
+
+
+def test_host_is_busy_by_the_number_of_its_processors():
+    for host, busy in (("2 × a processor", True), ("256 × a processor", False)):
+        assert ("had other work" in drawn(data_set(load=4.0, host=host))[0]) == busy
+
+
 @pytest.mark.parametrize("data", [data_set(), data_set(0.5), DataSet(HEADER)], ids=["equal", "half", "none"])
 def test_no_nan_and_no_empty_picture(data: DataSet):
     text, pictures = drawn(data)
