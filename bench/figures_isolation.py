@@ -38,7 +38,7 @@ GROUP = "isolation"
 MACHINES, QUICK_MACHINES = 3, 1
 PINNED, OWN = "pinned", "own"
 # Of the own instructions: their mean is what is told, so few rounds do.
-OWN_ROUNDS = 1000
+OWN_ROUNDS = 300
 LABEL = 0
 # In so many parts of a machine's time both idles have a turn.
 PARTS, QUICK_PARTS = 6, 1

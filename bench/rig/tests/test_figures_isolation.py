@@ -383,7 +383,7 @@ def test_own_instructions_are_the_victims_cores():
     taken = measured(Rig(), OWN, isolation.QUICK)
     assert {round(sample[2], 6) for sample in taken} == {500} and {sample[4] for sample in taken} == {OWN}
     assert len(taken) == len(isolation.QUICK.victims) * (2 + len(isolation.QUICK.aggressors)) + 2
-    with pytest.raises(RigError, match="has counted 7 of 1000 rounds of wake on a node"):
+    with pytest.raises(RigError, match="has counted 7 of 300 rounds of wake on a node"):
         measured(Rig(counted=7), OWN)
 
 
