@@ -20,7 +20,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 from figures_neighbours import GUEST, IN_GUEST, NODE, OTHER, PEER, PLACEMENTS, PORT, VICTIMS_CORE
 from figures_neighbours import Neighbours, Told, machine_config, neighbours
@@ -37,7 +37,8 @@ from rig.server import Server
 GROUP = "isolation"
 MACHINES, QUICK_MACHINES = 3, 1
 PINNED, OWN = "pinned", "own"
-# Of the own instructions: their mean is what is told, so few rounds do.
+# Of the own instructions: their median is what is told, so few rounds do. The mean moves with the ticks in
+# the longer waits, by up to half between idle turns.
 OWN_ROUNDS = 300
 LABEL = 0
 # In so many parts of a machine's time both idles have a turn.
@@ -136,8 +137,8 @@ NOTES = {
     " echo is among them, and slower beside an aggressor wherever that is.",
     INTERRUPTS: "What the victim's core got in a second beyond what it got idle, but for its timer and"
     " its device's interrupts. A guest's core is that of its node.",
-    INSTRUCTIONS: "Of the victim's core between two points of the program, a round: interrupts and other programs"
-    " there are in it, as is the kernel below a guest.",
+    INSTRUCTIONS: "Of the victim's core between two points of the program, the median round: what others make it do"
+    " in most rounds is in it, as is the kernel below a guest.",
 }
 
 
@@ -166,7 +167,7 @@ FIGURES += tuple(
 # How much more an aggressor on another node may be, and how far idle may be from idle again.
 MOST = {LATENCY: 1.10, INSTRUCTIONS: 1.02}
 # So finely an emulator can tell the latter: two idle turns of all victims together differ by 3 to 40 % in the
-# tails of latency, and by up to 4 % in instructions.
+# tails of latency, and by up to 5 % in instructions, of which guests have most.
 WITHIN = {LATENCY: 0.30, INSTRUCTIONS: 0.05}
 # Interrupts a second that idle itself has more or less: 0 is not told more finely.
 FEW = 2.0
@@ -246,13 +247,13 @@ def rows_beyond(told: Told, idle: Told) -> dict[str, float]:
 
 
 def instructions_a_round(server: Server, rig: Neighbours, victim: Victim) -> float:
-    """The mean of the rounds of a run. Raises RigError if the plugin has not seen all of them on the victim's core."""
+    """The median of the rounds of a run. Raises RigError if the plugin has not seen all of them on the victim's core."""
     before = len(server.machine.stretches(LABEL))
     rig.suffer(victim.place, f"{victim.kind}={OWN_ROUNDS} {victim.words} label={LABEL}")
     counts = [one.instructions for one in server.machine.stretches(LABEL)[before:] if one.vcpu == VICTIMS_CORE]
     if len(counts) != OWN_ROUNDS:
         raise RigError(f"core {VICTIMS_CORE} has counted {len(counts)} of {OWN_ROUNDS} rounds of {victim.name}")
-    return sum(counts) / OWN_ROUNDS
+    return float(median(counts))
 
 
 def clocks() -> tuple[str, ...]:

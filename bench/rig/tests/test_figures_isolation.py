@@ -321,7 +321,9 @@ class Rig:
         kind, rounds = words.split()[0].split("=")
         self.seen.append((kind, place, self.now))
         core = isolation.VICTIMS_CORE
-        self.stretches += [Stretch(core, 0, 500)] * self._counted + [Stretch(core + 1, 0, 9)]
+        # one round had a tick in it
+        counted = [Stretch(core, 0, 90_000), *[Stretch(core, 0, 500)] * (self._counted - 1)]
+        self.stretches += [*counted, Stretch(core + 1, 0, 9)]
         return told(int(rounds), 2 if self.now is None else 52)
 
     @contextlib.contextmanager
