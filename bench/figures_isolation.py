@@ -170,7 +170,7 @@ MOST = {LATENCY: 1.10, INSTRUCTIONS: 1.02}
 # tails of latency, and by up to 5 % in instructions, of which guests have most.
 WITHIN = {LATENCY: 0.30, INSTRUCTIONS: 0.05}
 # Interrupts a second that idle itself has more or less: 0 is not told more finely.
-FEW = 2.0
+FEW = 1.0
 # Whose interrupts are judged. All others' cores get some of their own in each round, whose number is by chance.
 QUIET = VICTIMS[0]
 
