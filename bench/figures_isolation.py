@@ -18,7 +18,7 @@ percent on an emulator, which its intervals tell.
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
@@ -83,7 +83,7 @@ KINDS = {
     "read": "bytes=4096 file=DISK seed=7",
     "echo": f"to={PEER} port={PORT}",
 }
-# How many, and the percentile that so many allow; by what a side may take.
+# How many, and the percentile that so many allow: no more than a side has time for.
 ROUNDS = {("wake", NODE): (10_000, 999), ("read", NODE): (3_000, 990), ("echo", NODE): (3_000, 990)}
 FEWER = (1_000, 990)  # in a guest
 VICTIMS = tuple(
@@ -166,7 +166,7 @@ FIGURES += tuple(
 )  # fmt: skip
 # How much more an aggressor on another node may be, and how far idle may be from idle again.
 MOST = {LATENCY: 1.10, INSTRUCTIONS: 1.02}
-# So finely an emulator can tell the latter: two idle turns of all victims together differ by 3 to 40 % in the
+# As finely as an emulator tells the latter: two idle turns of all victims together differ by 3 to 40 % in the
 # tails of latency, and by up to 5 % in instructions, of which guests have most.
 WITHIN = {LATENCY: 0.30, INSTRUCTIONS: 0.05}
 # Interrupts a second that idle itself has more or less: 0 is not told more finely.

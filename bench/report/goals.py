@@ -20,7 +20,7 @@ class Goal:
 
     where: the places whose samples decide it. null: both sides are one configuration, so that a
     miss is the measurement's own fault, and nothing else in the report is to be believed. reason: what is known
-    to make it missed, shown where it is.
+    to make it missed on an emulator, shown where it is.
     """
 
     name: str
@@ -90,7 +90,7 @@ def judge(goal: Goal, samples: Iterable[Sample], place: str) -> Verdict:
     if low_holds and high_holds:
         return Verdict(goal, HOLDS, found)
     if (goal.low is not None and found.high < goal.low) or (goal.high is not None and found.low > goal.high):
-        return Verdict(goal, MISSED, found, goal.reason)
+        return Verdict(goal, MISSED, found, goal.reason if place == EMULATOR else "")
     return Verdict(goal, OPEN, found, "the interval spans the goal")
 
 
