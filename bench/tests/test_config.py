@@ -16,9 +16,10 @@ FIRST_PROGRAM = "Run /init as init process"
 NUMBERS = re.compile(r"-?(0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\d+(\.\d+)?)")
 # How TSC, APIC timer and delay loop get calibrated depends on how an emulated CPU
 # is scheduled; that the TSC is refined and taken may come after the first program.
-CALIBRATION = re.compile(
+# A timer's interrupt that the host held up for long is told of, by any kernel.
+HOST_TIME = re.compile(
     r"tsc: |clocksource: tsc: |clocksource: Switched to clocksource tsc$|APIC calibration |APIC delta |"
-    r"calibrate_delay_direct|Calibrating delay"
+    r"calibrate_delay_direct|Calibrating delay|hrtimer: interrupt took "
 )
 
 
@@ -28,7 +29,7 @@ def shapes(text: str) -> set[str]:
     return {
         NUMBERS.sub("N", line)
         for line in lines
-        if not line.startswith("Linux version") and not CALIBRATION.match(line)
+        if not line.startswith("Linux version") and not HOST_TIME.match(line)
     }
 
 
