@@ -11,14 +11,17 @@
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
+pub mod arrival;
 pub mod bridge;
 pub mod cli;
 pub mod cpus;
 pub mod demo_guest;
 pub mod description;
+pub mod domain;
 pub mod facts;
 pub mod failure;
 pub mod guest;
+pub mod landing;
 pub mod settings;
 pub mod setup;
 pub mod tools;

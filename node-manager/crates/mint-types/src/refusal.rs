@@ -55,6 +55,23 @@ pub enum RefusalCode {
     PastNoReturn,
     IntentRoom,
     KernelRefused,
+    NodeEnding,
+    VmAbsent,
+    VmAmbiguous,
+    VmBootFile,
+    VmBusy,
+    VmCpu,
+    VmDiskMissing,
+    VmDiskShort,
+    VmDiskTaken,
+    VmFolder,
+    VmHere,
+    VmMachine,
+    VmNameTaken,
+    VmNetwork,
+    VmNotRunning,
+    VmPassthrough,
+    VmTied,
 }
 
 /// One reason why a plan is not carried out: what, who owns it, the way out.
