@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# mintd, mintctl, and the commands for guests. cargo decides by itself what is to be done.
+# mintd, mint-guestd, mintctl, and the commands for guests. cargo decides by itself what is to be done.
 .PHONY: rust rust-check rust-fmt fuzz
 
 RUST_DIR := node-manager
 # In the tree's build folder, not beside the sources; kept by CI between runs.
 CARGO := cd $(RUST_DIR) && CARGO_TARGET_DIR=$(BUILD)/cargo cargo
 
-rust: ## build mintd, mintctl, mint-kvm-config, mint-guest (build/bin)
+rust: ## build mintd, mint-guestd, mintctl, mint-kvm-config, mint-guest (build/bin)
 	@sh $(RUST_DIR)/scripts/build.sh
 
 rust-check: ## format, lints and unit tests of the Rust code

@@ -44,7 +44,7 @@ def built(tmp_path_factory):
         assert (BUILD / name).exists(), f"{BUILD / name} is not there; run 'make images-check'"
         (build / name).parent.mkdir(exist_ok=True)
         (build / name).symlink_to(BUILD / name)
-    for name in ("bin/mintd", "bin/mintctl", "bin/mint-kvm-config", "bin/mint-guest", "kexec/kexec",
+    for name in ("bin/mintd", "bin/mint-guestd", "bin/mintctl", "bin/mint-kvm-config", "bin/mint-guest", "kexec/kexec",
                  *(f"kernel/{flavour}/bzImage" for flavour in ("mint", "rt", "off", "stock", "kasan"))):  # fmt: skip
         (build / name).parent.mkdir(parents=True, exist_ok=True)
         (build / name).write_text(name)
@@ -78,7 +78,10 @@ def test_rigs_layer_has_agent_and_settings(rig):
 def test_product_has_nothing_of_the_rigs_layer(product, rig):
     in_node = files(NODE)
     have = files(product)
-    assert have.keys() >= {"/usr/sbin/mintd", "/usr/bin/mintctl", "/usr/sbin/mint-guest", "/boot/vmlinuz-mint", "/boot/vmlinuz-mint-rt"}
+    assert have.keys() >= {
+        "/usr/sbin/mintd", "/usr/sbin/mint-guestd", "/usr/bin/mintctl", "/usr/sbin/mint-guest", "/boot/vmlinuz-mint",
+        "/boot/vmlinuz-mint-rt",
+    }  # fmt: skip
     shared = {path for path, mode in files(rig).items() if not mode.startswith("d")} & (have.keys() | in_node.keys())
     # The rig's settings lie over the product's.
     assert shared == {"/etc/mint/mint.toml"}

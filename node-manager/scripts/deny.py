@@ -3,7 +3,7 @@
 """Whether other people's crates are what deny.toml lets them be.
 
 Reads the part of cargo-deny's format that deny.toml uses, and refuses what it does not
-know: licences (`allow`), banned crates, versions that are any version, sources other than
+know: licences (`allow`, and `exceptions` for a crate), banned crates, versions that are any version, sources other than
 crates.io, several versions of a crate. The facts are those of `cargo metadata`: what a
 crate's own manifest says. Nobody reads its source for other licences, as nobody asks for
 advisories: both are cargo-deny's, which is not run because it has to be compiled first.
@@ -24,7 +24,7 @@ CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
 # Of each table of deny.toml, the keys that are acted on.
 KNOWN = {
     "graph": {"targets"},
-    "licenses": {"allow"},
+    "licenses": {"allow", "exceptions"},
     "bans": {"multiple-versions", "wildcards", "allow-wildcard-paths", "deny"},
     "sources": {"unknown-registry", "unknown-git"},
 }
@@ -91,6 +91,7 @@ def judge(rules, metadata):
         faults += [f"deny.toml: nothing here acts on {table}.{key}" for key in sorted(unknown)]
     ours = set(metadata["workspace_members"])
     banned = {ban["name"]: ban["reason"] for ban in rules["bans"].get("deny", [])}
+    exceptions = {one["crate"]: one["allow"] for one in rules["licenses"].get("exceptions", [])}
     versions = defaultdict(set)
     for package in metadata["packages"]:
         crate = f"{package['name']} {package['version']}"
@@ -99,7 +100,7 @@ def judge(rules, metadata):
         try:
             if licence is None:
                 faults.append(f"{crate}: says no licence")
-            elif not is_allowed(licence, rules["licenses"]["allow"]):
+            elif not is_allowed(licence, rules["licenses"]["allow"] + exceptions.get(package["name"], [])):
                 faults.append(f"{crate}: its licence is not allowed: {licence}")
         except BadExpression:
             faults.append(f"{crate}: its licence is no SPDX expression: {licence}")

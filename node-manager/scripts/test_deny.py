@@ -8,7 +8,7 @@ import unittest
 from deny import CRATES_IO, BadExpression, is_allowed, judge
 
 RULES = {
-    "licenses": {"allow": ["MIT", "Apache-2.0", "ISC"]},
+    "licenses": {"allow": ["MIT", "Apache-2.0", "ISC"], "exceptions": [{"crate": "weak", "allow": ["LGPL-2.1"]}]},
     "bans": {"deny": [{"name": "bad", "reason": "no"}]},
     "sources": {"unknown-git": "deny"},
 }
@@ -50,6 +50,11 @@ class Faults(unittest.TestCase):
 
     def test_good_ones_pass(self):
         self.assertEqual(judge(RULES, GOOD), ([], []))
+
+    def test_exception_is_for_its_crate_alone(self):
+        self.assertEqual(self.faults(name="weak", license="LGPL-2.1"), [])
+        self.assertTrue(self.faults(license="LGPL-2.1"))
+        self.assertTrue(self.faults(name="weak", license="GPL-3.0-only"))
 
     def test_each_fault_is_told(self):
         for facts, word in [

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::client_error::ClientError;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::types::Line;
 use crate::{FORWARDED_HEADER, OPERATION_HEADER, UPGRADE, VERSIONS_HEADER, Versions, tolerant};
@@ -61,41 +62,6 @@ pub struct Client {
 struct Kept {
     sender: SendRequest<Full<Bytes>>,
     since: Instant,
-}
-
-/// A request had no good answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// There is no connection.
-    #[error("cannot connect to {endpoint}")]
-    Connect {
-        /// Where to.
-        endpoint: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The connection broke, or what came is not HTTP.
-    #[error("the connection to {endpoint} broke")]
-    Broken {
-        /// Where to.
-        endpoint: String,
-        /// What HTTP or the connection said.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The answer is not what it should be.
-    #[error("{endpoint} answered what this program does not understand")]
-    Answer {
-        /// The daemon's socket or address.
-        endpoint: String,
-        /// What is wrong with the answer.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The daemon says that it did not work.
-    #[error("{0}")]
-    Refused(Box<ErrorBody>),
 }
 
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -282,6 +248,19 @@ impl Client {
         self.document::<serde_json::Value>(response).await.err().unwrap_or_else(|| {
             ClientError::Refused(Box::new(ErrorBody::new(ErrorCode::Failed, "no reason")))
         })
+    }
+
+    /// Any request, as somebody else asked for it; its answer as it comes.
+    ///
+    /// # Errors
+    /// When there is no connection, or it breaks before the answer begins.
+    pub async fn pass(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        self.send(self.request(method, path, body, false)).await
     }
 
     /// GET of one document.

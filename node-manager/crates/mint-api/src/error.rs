@@ -22,6 +22,8 @@ pub enum ErrorCode {
     NotFound,
     /// The daemon of this node does not answer.
     MintdDown,
+    /// The daemon for guests of this node, or its libvirt, does not answer.
+    GuestdDown,
     /// The daemon of another node does not answer.
     PeerUnreachable,
     /// The node was started, but did not answer in time.
@@ -90,7 +92,9 @@ impl ErrorBody {
 
     /// Whether it is about something that is not there.
     pub fn is_absent(&self) -> bool {
-        let absent = |refusal: &Refusal| refusal.code == RefusalCode::NodeAbsent;
+        let absent = |refusal: &Refusal| {
+            matches!(refusal.code, RefusalCode::NodeAbsent | RefusalCode::VmAbsent)
+        };
         self.code == ErrorCode::NotFound
             || (!self.refusals.is_empty() && self.refusals.iter().all(absent))
     }

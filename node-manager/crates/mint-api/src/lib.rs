@@ -16,16 +16,23 @@
 //! ([`Versions`]) do not meet refuse each other and say so.
 
 mod client;
+mod client_error;
 mod error;
 pub mod frame;
+mod guests;
 mod operations;
 pub mod tcp;
 pub mod tolerant;
 mod types;
 mod versions;
 
-pub use client::{ByteReader, Client, ClientError, LineReader};
+pub use client::{ByteReader, Client, LineReader};
+pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
+pub use guests::{
+    DiskCopyView, GUESTD_SOCKET_PATH, MigrateFigures, MigrateRequest, MigrateResult, SilentNode,
+    VmList, VmVerb, VmView, vm_path,
+};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};

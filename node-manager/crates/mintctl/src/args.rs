@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName};
+use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName, parse_bytes};
 
 /// OS nodes of this machine: several Linux kernels side by side.
 ///
@@ -30,6 +30,9 @@ pub enum Command {
     /// Make, start, stop, look at nodes
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Guests of all nodes: list, start, move to another node
+    #[command(subcommand)]
+    Vm(VmCommand),
     /// What this node's mintd changes and has changed: list, wait for, cancel
     #[command(subcommand)]
     Operation(OperationCommand),
@@ -383,6 +386,60 @@ pub enum OperationCommand {
     },
 }
 
+/// `vm …`. A guest is looked for on all nodes.
+#[derive(Subcommand, Debug)]
+pub enum VmCommand {
+    /// Guests, and the nodes that they are on
+    #[command(alias = "ls")]
+    List {
+        /// Those of one node: name, nodeN or id [default: all]
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
+    /// One guest
+    Show(VmArgs),
+    /// Start a guest on the node that it is defined on
+    Start(VmArgs),
+    /// Ask a guest's system to end
+    Shutdown(VmArgs),
+    /// End a guest at once, as if its power was cut
+    Destroy(VmArgs),
+    /// Move a running guest to another node; its own disks go with it
+    Migrate(MigrateArgs),
+}
+
+/// A guest.
+#[derive(ClapArgs, Debug)]
+pub struct VmArgs {
+    /// Name or UUID
+    pub vm: String,
+    /// Node that it is on [default: it is looked for]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+}
+
+/// `vm migrate`.
+#[derive(ClapArgs, Debug)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    pub vm: VmArgs,
+    /// Node that it goes to: name, nodeN or id
+    #[arg(long, value_name = "NODE")]
+    pub to: String,
+    /// Only check, and say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// At most so many bytes a second, e.g. 100M
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub bandwidth: Option<u64>,
+    /// The guest may stand still for so long
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub downtime_ms: Option<u64>,
+    /// Send by so many streams
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub parallel: Option<u32>,
+}
+
 /// `device …`.
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
@@ -465,6 +522,9 @@ mod tests {
             "mintctl node add web --cpus 1 --cpu-count 2 --memory 1G",
             "mintctl node add web --cpus 1 --memory 1G --device 5",
             "mintctl node remove web --to x --keep-free",
+            "mintctl vm migrate web",
+            "mintctl vm migrate web --to node1 --bandwidth fast",
+            "mintctl vm migrate web --to node1 --parallel 0",
         ] {
             let error = Args::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -10,10 +10,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, middleware};
 use mint_api::{ErrorBody, ErrorCode, VERSIONS_HEADER, Versions};
+use mint_serve::Failure;
 
 use crate::app::App;
 use crate::caller::{CALLER, Caller};
-use crate::failure::Failure;
 use crate::peer_clients::apart;
 
 /// Paths for peers: about the node itself, and without the checks that a plan makes.

@@ -17,6 +17,7 @@ use mint_api::{
     StoppedAt, UPGRADE, tolerant,
 };
 use mint_node::{OpError, Stopped};
+use mint_serve::{Failure, lines};
 use mint_types::{Asker, NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,10 +28,9 @@ use tracing::{debug, info};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::ending::op_error;
-use crate::failure::Failure;
 use crate::peer_clients::peer_error;
 use crate::request::Request;
-use crate::{doctor, lines, operate, ssh, streams, takeover, vmcore};
+use crate::{doctor, operate, ssh, streams, takeover, vmcore};
 
 pub(crate) type Shared = State<Arc<App>>;
 
@@ -61,7 +61,7 @@ pub(crate) async fn hello(State(app): Shared) -> Json<Hello> {
 }
 
 /// The node that a path means.
-fn resolve(app: &App, reference: &str) -> Result<NodeStatus, ErrorBody> {
+pub(crate) fn resolve(app: &App, reference: &str) -> Result<NodeStatus, ErrorBody> {
     app.inventory()?
         .resolve(reference)
         .cloned()

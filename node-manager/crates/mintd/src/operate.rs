@@ -11,6 +11,7 @@ use mint_api::{
     UnreadableView,
 };
 use mint_ops::{CancelError, Entry, News, Op};
+use mint_serve::lines;
 use mint_types::{Asker, OperationId, Refusal, RefusalCode};
 use serde_json::Value;
 use tracing::warn;
@@ -18,7 +19,7 @@ use tracing::warn;
 use crate::app::App;
 use crate::ending::{error_of, finish, value};
 use crate::request::Request;
-use crate::{apply, lines, nodes};
+use crate::{apply, nodes};
 
 /// Writes a request down as an operation, carries it out, and answers with what it says.
 ///

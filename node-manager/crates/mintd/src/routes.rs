@@ -13,10 +13,10 @@ use mint_api::{
     OrderedEnd, Releasable, ReleasableRequest, ReleaseRequest, RemoveRequest, Repaired,
     ResizeRequest, SpecReply, StartRequest, StopRequest,
 };
+use mint_serve::Failure;
 use serde_json::json;
 
 use crate::app::App;
-use crate::failure::Failure;
 use crate::gate::guard;
 use crate::handlers::{
     Shared, Who, claim, console, end_here, events, exec, hello, introductions, local_spec, machine,
@@ -24,7 +24,7 @@ use crate::handlers::{
 };
 use crate::openapi::{self, Route, get, post};
 use crate::request::Request;
-use crate::{doctor, loads, metrics, node0, operate, views};
+use crate::{doctor, guests, loads, metrics, node0, operate, views};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -46,6 +46,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// All routes. `/v1/local/…` are about the answering node itself.
 pub(crate) fn routes() -> Vec<Route> {
+    let mut all = guests::routes();
+    all.extend(own_routes());
+    all
+}
+
+/// Those that this daemon serves itself.
+fn own_routes() -> Vec<Route> {
     vec![
         get("/v1/hello", "Who answers", hello).gives::<Hello>(),
         get("/v1/openapi.json", "This document", || async { Json(openapi::document(&routes())) }),

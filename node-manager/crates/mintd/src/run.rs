@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +14,7 @@ use mint_host::{Host, SysHost};
 use mint_image::Bundle;
 use mint_node::{Config, KernelMachine, Machine, Nodes, SpecStore};
 use mint_ops::{Area, Folder, Operations};
+use mint_serve::listen;
 use mint_sys::Device;
 use mint_types::{NodeId, NodeState};
 use sd_notify::NotifyState;
@@ -308,30 +308,6 @@ fn meet_all(app: &Arc<App>) {
             end => _ = tokio::spawn(start_again(app.clone(), node.id, end)),
         }
     }
-}
-
-/// Takes the socket: we hold the lock, so that one that is there is a leftover.
-pub(crate) fn listen(socket: &Path) -> Result<UnixListener, RunError> {
-    if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder).map_err(file_error(folder))?;
-    }
-    if socket.exists() {
-        std::fs::remove_file(socket).map_err(file_error(socket))?;
-    }
-    // root's from its first moment on: it gets its mode where nobody else can come, and
-    // then its name
-    let mut private = socket.as_os_str().to_owned();
-    private.push(format!(".{}", std::process::id()));
-    let private = PathBuf::from(private);
-    _ = std::fs::remove_dir_all(&private);
-    std::fs::DirBuilder::new().mode(0o700).create(&private).map_err(file_error(&private))?;
-    let made = private.join("socket");
-    let listener = UnixListener::bind(&made).map_err(file_error(&made))?;
-    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::rename(&made, socket))
-        .and_then(|()| std::fs::remove_dir(&private))
-        .map_err(file_error(socket))?;
-    Ok(listener)
 }
 
 /// Sets mint0 up and serves peers on it.

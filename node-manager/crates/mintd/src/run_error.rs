@@ -8,6 +8,7 @@ use ipnet::Ipv4Net;
 use mint_node::config::ConfigError;
 use mint_node::specs::SpecError;
 use mint_ops::JournalError;
+use mint_serve::ListenError;
 use mint_sys::SysError;
 
 /// The daemon cannot run.
@@ -28,6 +29,9 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// The socket for users cannot be taken.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// Another daemon runs on this node.
     #[error("another mintd runs on this node: it holds {}", path.display())]
     Running {

@@ -3,6 +3,7 @@
 //! the kernel.
 
 mod ends;
+mod guests;
 mod lifecycle;
 mod machine;
 mod model;

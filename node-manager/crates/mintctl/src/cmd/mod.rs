@@ -11,6 +11,7 @@ mod node;
 mod operation;
 mod other;
 mod top;
+mod vm;
 
 use mint_api::Client;
 
@@ -22,6 +23,7 @@ pub async fn run(args: Args) -> Outcome {
     let context = Context { client: Client::unix(args.socket), json: args.json };
     match args.command {
         Command::Node(command) => node::run(&context, command).await,
+        Command::Vm(command) => vm::run(&context, command).await,
         Command::Operation(command) => operation::run(&context, command).await,
         Command::Device(DeviceCommand::List) => list::devices(&context).await,
         Command::Device(DeviceCommand::Move { device, to, dry_run }) => {

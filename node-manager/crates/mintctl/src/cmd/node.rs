@@ -55,7 +55,7 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
 }
 
 /// Path of a node; its name goes into a URL, so only characters of names do.
-fn path(node: &str, rest: &str) -> Result<String, Failure> {
+pub(super) fn path(node: &str, rest: &str) -> Result<String, Failure> {
     let good =
         !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if !good {

@@ -20,13 +20,14 @@ use mint_host::Host as _;
 use mint_image::kernel_image;
 use mint_node::fake::FakeMachine;
 use mint_node::{Config, Machine as _};
+use mint_serve::listen;
 use mint_sys::Event;
 use mint_types::{Kind, NodeId, NodeState, ResourceKey};
 use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::changes;
-use crate::run::{Parts, listen};
+use crate::run::Parts;
 use crate::run_error::RunError;
 
 use super::STUCK;

@@ -198,7 +198,7 @@ fn socket_is_private_from_its_first_moment() {
             });
             let mut made = Vec::new();
             for _ in 0..200 {
-                made.push(crate::run::listen(&folder.join("mintd.sock")).map(drop));
+                made.push(mint_serve::listen(&folder.join("mintd.sock")).map(drop));
             }
             seen.store(true, std::sync::atomic::Ordering::Relaxed);
             (watcher.join().unwrap(), made)

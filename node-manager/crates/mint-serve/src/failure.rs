@@ -6,8 +6,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mint_api::{ErrorBody, ErrorCode};
 
-/// An error as an answer.
-pub(crate) struct Failure(pub ErrorBody);
+/// An error as an answer: its body, with the status that fits its code.
+#[derive(Debug)]
+pub struct Failure(pub ErrorBody);
 
 impl From<ErrorBody> for Failure {
     fn from(body: ErrorBody) -> Self {
@@ -24,7 +25,9 @@ impl IntoResponse for Failure {
             }
             ErrorCode::NotAllowed => StatusCode::FORBIDDEN,
             ErrorCode::BadRequest | ErrorCode::ConfigBad => StatusCode::BAD_REQUEST,
-            ErrorCode::MintdDown | ErrorCode::PeerUnreachable => StatusCode::BAD_GATEWAY,
+            ErrorCode::MintdDown | ErrorCode::GuestdDown | ErrorCode::PeerUnreachable => {
+                StatusCode::BAD_GATEWAY
+            }
             ErrorCode::StartTimeout => StatusCode::GATEWAY_TIMEOUT,
             ErrorCode::NotFound | ErrorCode::ExecFailed | ErrorCode::Failed => {
                 StatusCode::INTERNAL_SERVER_ERROR

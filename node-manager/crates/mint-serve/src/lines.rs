@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 const LINES_WAITING: usize = 256;
 
 /// Where lines go. A client that is gone is no error.
-#[derive(Clone)]
-pub(crate) struct Lines(mpsc::Sender<Bytes>);
+#[derive(Clone, Debug)]
+pub struct Lines(mpsc::Sender<Bytes>);
 
 fn line(value: &impl Serialize) -> Bytes {
     let mut text = serde_json::to_vec(value).expect("replies are plain data");
@@ -51,7 +51,7 @@ impl hyper::body::Body for LinesBody {
 
 /// An answer whose lines are written by a task of its own: what was begun goes
 /// on when the client hangs up.
-pub(crate) fn respond<F>(work: impl FnOnce(Lines) -> F) -> Response
+pub fn respond<F>(work: impl FnOnce(Lines) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {

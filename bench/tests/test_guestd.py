@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests of all nodes, from any of them: mint-guestd, mintctl vm."""
+
+import json
+import re
+
+import pytest
+
+from rig.guest import Guest, counted_writes
+from rig.mintctl import FAILED, REFUSED, Mintctl, MintctlError
+from rig.node import Node
+from rig.server import Server
+
+NUMBERS = (0, 1, 2)
+RECORDS = "/var/lib/mint/guests"  # what mint-guestd writes down of migrations that are not over
+
+
+@pytest.fixture(autouse=True)
+def libvirt_answers(pair: Server) -> None:
+    """On all nodes: one that was started anew by an earlier test may be without it yet."""
+    for number in NUMBERS:
+        pair.wait_ready(pair.node(number))
+
+
+def known(node: Node) -> dict[str, str]:
+    """Guests of a node and their states, as its own libvirt has them."""
+    names = node.out("virsh -q list --all --name").split()
+    return {name: node.out(f"virsh domstate {name}").strip() for name in names}
+
+
+def listed(mintctl: Mintctl, *words: object) -> dict[int, dict[str, str]]:
+    """The same of all nodes, as mintctl lists them."""
+    found: dict[int, dict[str, str]] = {}
+    for vm in mintctl("vm", "list", *words)["vms"]:
+        found.setdefault(vm["node"], {})[vm["name"]] = vm["state"]
+    return found
+
+
+def domain_cpus(node: Node, name: str) -> list[str]:
+    """CPUs that a guest's vCPUs are pinned to, as its node's libvirt has them."""
+    return re.findall(r"<vcpupin vcpu='\d+' cpuset='([^']*)'", node.out(f"virsh dumpxml {name}"))
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_guests_of_all_nodes_are_listed_from_any_node(pair: Server, number: int):
+    """mintctl vm list, on each node: what each node's own libvirt says; --node: that node's alone."""
+    with Guest(pair.zero, "on-zero") as zero, Guest(pair.two, "on-two") as two:
+        for guest in (zero, two):
+            guest.start("--no-start --no-disk --no-network")
+        mintctl = Mintctl(pair.node(number))
+        truth = {other: guests for other in NUMBERS if (guests := known(pair.node(other)))}
+        assert truth[0]["on-zero"] == truth[2]["on-two"] == "shut off"
+        assert listed(mintctl) == truth
+        assert listed(mintctl, "--node", "two") == {2: truth[2]}
+        shown = mintctl("vm", "show", "on-two")
+        assert (shown["node"], shown["uuid"]) == (2, pair.two.out("virsh domuuid on-two").strip())
+
+
+def test_guest_of_another_node_is_started_and_ended(pair: Server):
+    """vm start and vm destroy on node 0 of a guest that is defined on node 2."""
+    with Guest(pair.two, "far") as guest:
+        guest.start("--no-start --no-disk --no-network")
+        assert pair.mintctl("vm", "start", "far")["state"] == "running"
+        assert known(pair.two)["far"] == "running"
+        guest.wait_ticks(1)
+        with pytest.raises(MintctlError) as caught:
+            pair.mintctl("vm", "start", "far")
+        assert (caught.value.status, caught.value.code) == (FAILED, "failed"), caught.value
+        assert pair.mintctl("vm", "destroy", "far")["state"] == "shut off"
+        assert known(pair.two)["far"] == "shut off"
+    with pytest.raises(MintctlError) as caught:
+        pair.mintctl("vm", "start", "far")
+    assert (caught.value.status, caught.value.codes) == (REFUSED, {"plan_refused", "vm_absent"}), caught.value
+
+
+def test_node_whose_guestd_is_down_is_named_and_comes_back_after_a_kill(pair: Server):
+    """Without node 1's mint-guestd its guests are not known, and are not said to be nowhere; after kill -9 it is back."""
+    with pair.one.undone("mint-service stop mint-guestd", "mint-service start mint-guestd"):
+        result = pair.zero.run("mintctl vm list --json", check=False)
+        assert result.status == FAILED, result
+        assert [node["node"] for node in json.loads(result.out)["silent"]] == [1]
+        with pytest.raises(MintctlError) as caught:
+            pair.mintctl("vm", "list", "--node", "one")
+        assert caught.value.code == "guestd_down", caught.value
+    answers = "mintctl vm list --node one >/dev/null 2>&1"
+    pair.zero.wait("node 1's mint-guestd", answers)
+    before = pair.one.out("pidof mint-guestd").strip()
+    pair.one.run("kill -9 $(pidof mint-guestd)")
+    pair.one.wait("another mint-guestd", f'now=$(pidof mint-guestd) && [ "$now" != {before} ]')
+    pair.zero.wait("its answer", answers)
+
+
+def test_running_guest_moves_to_another_node_and_back(pair: Server):
+    """vm migrate of a guest that writes and compares its disk, from node 1 to node 2 and back, asked for on node 0."""
+    with Guest(pair.one, "mover") as here, Guest(pair.two, "mover") as there:
+        here.start("--disk-load 20 --no-network")
+        here.wait_line(r"tick [0-9]* at [0-9.]*, [1-9][0-9]* writes")
+        uuid = pair.one.out("virsh domuuid mover").strip()
+        path = pair.one.out("virsh -q vol-path mover.raw --pool mint").strip()
+        plan = pair.mintctl("vm", "migrate", "mover", "--to", "two", "--dry-run")
+        assert (plan["from"], plan["to"], plan["took"]) == (1, 2, None), plan
+        assert [disk["path"] for disk in plan["disks"]] == [path]
+        assert known(pair.one)["mover"] == "running" and "mover" not in known(pair.two)
+        for source, target in ((here, there), (there, here)):
+            ticks, writes = source.ticks(), counted_writes(source.log())[-1]
+            target.node.run(f"rm -f {target.log_path}")
+            done = pair.mintctl("vm", "migrate", "mover", "--to", target.node.number)
+            assert done["took"]["total_ms"] > done["took"]["downtime_ms"] > 0, done
+            assert known(target.node)["mover"] == "running" and "mover" not in known(source.node)
+            assert target.node.out("virsh domuuid mover").strip() == uuid
+            # defined there, with CPUs that are there
+            assert "yes" in target.node.out("virsh dominfo mover | grep Persistent")
+            online = target.node.out("nproc").strip()
+            assert domain_cpus(target.node, "mover") and all(int(cpu) < int(online) for cpu in domain_cpus(target.node, "mover"))
+            # the disk is there alone
+            assert target.node.run(f"test -s {path}", check=False).status == 0
+            assert source.node.run(f"test -e {path}", check=False).status == 1
+            # the same guest counts, writes and compares on
+            target.wait_ticks(3)
+            log = target.log()
+            assert target.counter()[0][0] > ticks and counted_writes(log)[-1] > writes, (ticks, writes, log[-2000:])
+            assert "mint-guest: up" not in log and "load FAIL" not in log, log[-2000:]
+
+
+def test_guest_that_cannot_go_stays_and_every_reason_is_told(pair: Server):
+    """Refusals of vm migrate change nothing: here, name taken, no room, not running, a folder of its host."""
+    with Guest(pair.one, "stay") as guest, Guest(pair.two, "stay") as other:
+        guest.start("--no-disk --no-network --memory 600M")
+        xml = pair.one.out("virsh dumpxml stay")
+
+        def refused(to: str) -> set[str]:
+            with pytest.raises(MintctlError) as caught:
+                pair.mintctl("vm", "migrate", "stay", "--to", to)
+            assert caught.value.status == REFUSED, caught.value
+            assert known(pair.one)["stay"] == "running" and pair.one.out("virsh dumpxml stay") == xml
+            return caught.value.codes - {"plan_refused"}
+
+        assert refused("one") == {"vm_here"}
+        assert refused("two") == {"memory_short"}
+        other.start("--no-start --no-disk --no-network")
+        assert refused("two") == {"memory_short", "vm_name_taken"}
+        assert refused("nine") == {"node_absent"}
+        pair.one.run("virsh destroy stay")
+        with pytest.raises(MintctlError) as caught:
+            pair.mintctl("vm", "migrate", "stay", "--to", "node0", "--node", "one")
+        assert "vm_not_running" in caught.value.codes, caught.value
+
+
+def test_migration_that_is_cancelled_leaves_the_guest_and_nothing_else(pair: Server):
+    """virsh domjobabort amid a slow migration: the guest runs on where it was; neither guest nor disk are on the other
+    node, and it can go there later."""
+    with Guest(pair.one, "slow") as here, Guest(pair.two, "slow") as there:
+        here.start("--disk-load 20 --no-network")
+        here.wait_line(r"tick [0-9]* at [0-9.]*, [1-9][0-9]* writes")
+        # all of it is on the disk: at this rate it takes a minute
+        here.shell("dd if=/dev/urandom of=/dev/vda bs=1M seek=2 count=56 2>/dev/null; sync")
+        path = pair.one.out("virsh -q vol-path slow.raw --pool mint").strip()
+        job = pair.zero.start("mintctl vm migrate slow --to two --bandwidth 1M --json")
+        pair.one.wait("the migration", "virsh domjobinfo slow | grep -q 'Data remaining\\|File remaining'")
+        assert there.node.run(f"test -e {path}", check=False).status == 0, "nothing was copied before the end"
+        pair.one.run("virsh domjobabort slow")
+        result = job.wait()
+        assert result.status == FAILED and "it stays on one (running)" in result.err, result
+        assert known(pair.one)["slow"] == "running" and "slow" not in known(pair.two)
+        assert there.node.run(f"test -e {path}", check=False).status == 1, "a half copy is left"
+        here.wait_ticks(2)
+        pair.mintctl("vm", "migrate", "slow", "--to", "two")
+        there.wait_ticks(2)
+        assert "load FAIL" not in there.log()
+
+
+def running_on(server: Server, name: str) -> list[int]:
+    """Nodes whose libvirt runs a guest of that name."""
+    return [number for number in NUMBERS if known(server.node(number)).get(name) == "running"]
+
+
+def test_guestds_that_die_amid_a_migration_leave_one_guest_and_one_disk(pair: Server):
+    """kill -9 of both nodes' mint-guestd while the disk is being copied: their successors see how it ended, and delete
+    the copy that nobody uses."""
+    with Guest(pair.one, "orphan") as here, Guest(pair.two, "orphan") as there:
+        here.start("--disk-load 20 --no-network")
+        here.wait_line(r"tick [0-9]* at [0-9.]*, [1-9][0-9]* writes")
+        here.shell("dd if=/dev/urandom of=/dev/vda bs=1M seek=2 count=56 2>/dev/null; sync")
+        path = pair.one.out("virsh -q vol-path orphan.raw --pool mint").strip()
+        job = pair.zero.start("mintctl vm migrate orphan --to two --bandwidth 8M --json")
+        copying = f"virsh domjobinfo orphan | grep -q 'File remaining: *[1-9]' && ls {RECORDS}/*.departure.json >/dev/null"
+        pair.one.wait("the copy of its disk", copying)
+        for node in (pair.one, pair.two):
+            assert node.run(f"ls {RECORDS}/*.json && kill -9 $(pidof mint-guestd)", check=False).status == 0
+        assert job.wait().status == FAILED, "its mint-guestd is dead"
+        for node in (pair.one, pair.two):
+            node.wait("nothing left to settle", f"! ls {RECORDS}/*.json >/dev/null 2>&1", 240)
+        found = running_on(pair, "orphan")
+        assert len(found) == 1, found
+        holders = [node.number for node in (pair.one, pair.two) if node.run(f"test -e {path}", check=False).status == 0]
+        assert holders == found, (holders, found)
+        guest = here if found == [1] else there
+        guest.wait_ticks(2)
+        assert "load FAIL" not in guest.log()

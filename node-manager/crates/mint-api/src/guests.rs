@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Guests of nodes: requests and replies of `/v1/vms…`. Sizes are bytes; times say their
+//! unit. `mint-guestd` answers them; `mintd` passes them on.
+
+use mint_types::NodeId;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Socket of this node's `mint-guestd`, for `mintd` alone.
+pub const GUESTD_SOCKET_PATH: &str = "/run/mint/guestd.sock";
+
+/// Path of a guest, by name or UUID, below `/v1/vms` or `/v1/nodes/NODE/vms`; libvirt lets
+/// names have any sign but a slash.
+pub fn vm_path(below: &str, vm: &str) -> String {
+    format!("{below}/{}", utf8_percent_encode(vm, NON_ALPHANUMERIC))
+}
+
+/// A guest, as its node's libvirt has it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmView {
+    /// Its name, as its node's libvirt knows it.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Id of the node that it is on.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// That node's name.
+    pub node_name: String,
+    /// libvirt's word: `running`, `paused`, `shut off`, `crashed`, …
+    pub state: String,
+    /// How many vCPUs it has.
+    pub vcpus: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Whether its definition outlives it.
+    pub persistent: bool,
+    /// Whether libvirt starts it at the node's boot.
+    pub autostart: bool,
+    /// Whether it is being moved, saved, copied or dumped.
+    #[serde(default)]
+    pub is_busy: bool,
+}
+
+/// Guests of one node, or of all.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmList {
+    /// By node and name.
+    pub vms: Vec<VmView>,
+    /// Nodes that run and did not say what guests they have.
+    #[serde(default)]
+    pub silent: Vec<SilentNode>,
+}
+
+/// A node that runs and does not say what guests it has.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SilentNode {
+    /// Its id.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Why it says nothing.
+    pub reason: String,
+}
+
+/// What is to be done with a guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VmVerb {
+    /// Start it.
+    Start,
+    /// Ask it to end; its own system does so, or does not.
+    Shutdown,
+    /// End it at once, as if its power was cut.
+    Destroy,
+}
+
+impl VmVerb {
+    /// The last word of its path.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Shutdown => "shutdown",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// A guest is to go to another node while it runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// Where to: name, `nodeN` or id.
+    pub to: String,
+    /// Plan only.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// At most so many bytes a second; nothing: as fast as it goes.
+    #[serde(default)]
+    pub bandwidth_bytes_s: Option<u64>,
+    /// The guest may stand still for so long; nothing: QEMU's default, 300 ms.
+    #[serde(default)]
+    pub downtime_ms: Option<u64>,
+    /// So many streams beside each other; nothing: one.
+    #[serde(default)]
+    pub parallel: Option<u32>,
+}
+
+/// A disk that is copied with its guest.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DiskCopyView {
+    /// What the guest calls it, e.g. `vda`.
+    pub target: String,
+    /// Its file or device on both nodes.
+    pub path: String,
+    /// What is to be copied.
+    pub bytes: u64,
+}
+
+/// A guest's way to another node, before or after it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MigrateResult {
+    /// The guest's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Id of the node that it was on.
+    #[schema(value_type = u32)]
+    pub from: NodeId,
+    /// Id of the node that it goes to.
+    #[schema(value_type = u32)]
+    pub to: NodeId,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Disks that are copied.
+    pub disks: Vec<DiskCopyView>,
+    /// What is another on the destination: CPUs that vCPUs are pinned to, and such.
+    pub changes: Vec<String>,
+    /// What it took; nothing of a plan.
+    pub took: Option<MigrateFigures>,
+}
+
+/// What a migration took, as libvirt counted it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct MigrateFigures {
+    /// From the request to the guest at its destination.
+    pub total_ms: u64,
+    /// While the guest ran nowhere.
+    pub downtime_ms: u64,
+    /// Memory that was sent.
+    pub memory_sent_bytes: u64,
+    /// Of disks that was sent.
+    pub disk_sent_bytes: u64,
+    /// How often changed memory was sent again.
+    pub rounds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_is_one_part_of_a_path() {
+        assert_eq!(vm_path("/v1/vms", "web-1"), "/v1/vms/web%2D1");
+        assert_eq!(vm_path("/v1/vms", "a/b c?"), "/v1/vms/a%2Fb%20c%3F");
+    }
+}

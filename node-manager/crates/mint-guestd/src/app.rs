@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What all handlers share.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mint_api::{Client, ClientError, ErrorBody, ErrorCode, NodeList, NodeView};
+use mint_types::{Refusal, RefusalCode};
+use tokio::time::timeout;
+use tracing::error;
+
+use crate::facts::HostFiles;
+use crate::hypervisor::{Hypervisor, HypervisorError};
+use crate::journal::Journal;
+
+/// For libvirt to answer what takes no time by itself. It may be starting, and a node's vCPUs
+/// may stall.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(50);
+
+/// Shared by all tasks.
+pub(crate) struct App {
+    pub hypervisor: Arc<dyn Hypervisor>,
+    /// This node's mintd: the way to other nodes.
+    pub mintd: Client,
+    /// This host's files.
+    pub host: HostFiles,
+    /// Migrations that may leave something behind.
+    pub journal: Journal,
+    /// UUIDs of guests that leave by an operation of this daemon.
+    pub moving: Mutex<BTreeSet<String>>,
+}
+
+/// A guest leaves; while this is held, by this operation alone.
+pub(crate) struct Moving {
+    app: Arc<App>,
+    uuid: String,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.app.moving().remove(&self.uuid);
+    }
+}
+
+impl App {
+    fn moving(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an operation of this daemon moves that guest.
+    pub fn is_moving(&self, uuid: &str) -> bool {
+        self.moving().contains(uuid)
+    }
+
+    /// Keeps other operations from moving a guest; none if one does.
+    pub fn begin(self: &Arc<Self>, uuid: &str) -> Option<Moving> {
+        let is_first = self.moving().insert(uuid.to_owned());
+        is_first.then(|| Moving { app: self.clone(), uuid: uuid.to_owned() })
+    }
+
+    /// Asks libvirt for something short.
+    ///
+    /// # Errors
+    /// As the call, or when it does not come back in time; it may be done later then.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Hypervisor) -> Result<T, HypervisorError> + Send + 'static,
+    ) -> Result<T, ErrorBody> {
+        let text =
+            format!("libvirt of this node does not answer within {} s", ANSWERS_WITHIN.as_secs());
+        timeout(ANSWERS_WITHIN, self.call(call))
+            .await
+            .unwrap_or_else(|_| Err(ErrorBody::new(ErrorCode::GuestdDown, text)))
+    }
+
+    /// Calls libvirt, however long that takes.
+    ///
+    /// # Errors
+    /// As the call.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Hypervisor) -> Result<T, HypervisorError> + Send + 'static,
+    ) -> Result<T, ErrorBody> {
+        let hypervisor = self.hypervisor.clone();
+        match tokio::task::spawn_blocking(move || call(&*hypervisor)).await {
+            Ok(result) => result.map_err(hypervisor_error),
+            Err(fault) => {
+                error!(%fault, "a call of libvirt panicked");
+                let text = "mint-guestd lost a call of libvirt by a fault of its own; see its log";
+                Err(ErrorBody::new(ErrorCode::Failed, text))
+            }
+        }
+    }
+
+    /// All nodes of the machine.
+    ///
+    /// # Errors
+    /// When mintd does not answer.
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, ErrorBody> {
+        let list: NodeList = self.mintd.get("/v1/nodes").await.map_err(client_error)?;
+        Ok(list.nodes)
+    }
+
+    /// The node that we are on.
+    ///
+    /// # Errors
+    /// When mintd does not answer.
+    pub async fn here(&self) -> Result<NodeView, ErrorBody> {
+        let own = self.nodes().await?.into_iter().find(|node| node.is_self);
+        own.ok_or_else(|| {
+            ErrorBody::new(ErrorCode::Failed, "mintd does not say which node this is")
+        })
+    }
+}
+
+/// What mintd said, or that it could not be reached.
+pub(crate) fn client_error(error: ClientError) -> ErrorBody {
+    match error {
+        ClientError::Refused(body) => *body,
+        other => {
+            let mut body = ErrorBody::from_error(ErrorCode::MintdDown, &other);
+            body.causes.insert(0, body.message.clone());
+            "mintd of this node does not answer".clone_into(&mut body.message);
+            body
+        }
+    }
+}
+
+fn hypervisor_error(error: HypervisorError) -> ErrorBody {
+    let text = error.to_string();
+    match error {
+        HypervisorError::NoGuest(name) => no_guest(&name, &text),
+        HypervisorError::Silent(_) => ErrorBody::new(ErrorCode::GuestdDown, text)
+            .hint("its log is /var/log/mint/libvirtd.log, or: journalctl -u libvirtd"),
+        HypervisorError::Said(_) => ErrorBody::new(ErrorCode::Failed, text),
+    }
+}
+
+/// There is no such guest.
+pub(crate) fn no_guest(name: &str, text: &str) -> ErrorBody {
+    let refusal = Refusal::new(RefusalCode::VmAbsent, format_args!("vm {name}"), text)
+        .hint("mintctl vm list shows the guests of all nodes");
+    ErrorBody::refused(vec![refusal])
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The destination's part of a migration: whether the guest can come, and whether it did.
+
+use std::sync::Arc;
+
+use mint_api::{ErrorBody, ErrorCode, MigrateFigures};
+use mint_guests::arrival::{ArrivalError, Departure, Ground, Plan, plan};
+use mint_guests::domain::Domain;
+use mint_guests::landing::HostCpus;
+use mint_types::NodeState;
+
+use crate::app::App;
+use crate::copies::drop_copies;
+use crate::hypervisor::Needs;
+use crate::journal::{Record, Side};
+use crate::wire::{Arrived, Expected};
+
+/// Plans a guest's arrival on this node. Changes nothing.
+///
+/// # Errors
+/// With every reason why it cannot come.
+pub(crate) async fn consider(app: &Arc<App>, departure: Departure) -> Result<Plan, ErrorBody> {
+    let texts =
+        [Some(&departure.xml), departure.persistent_xml.as_ref(), departure.host_cpu_xml.as_ref()];
+    if texts.into_iter().flatten().any(|text| text.contains('\0')) {
+        // the library takes C strings
+        return Err(ErrorBody::new(ErrorCode::BadRequest, "XML with a NUL byte"));
+    }
+    let here = app.here().await?;
+    let domain = Domain::parse(&departure.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
+    let needs = Needs {
+        domain_type: domain.kind.clone(),
+        machine: domain.machine.clone(),
+        folders: domain
+            .disks
+            .iter()
+            .filter_map(|disk| Some(disk.path.as_deref()?.rsplit_once('/')?.0.to_owned()))
+            .collect(),
+        cpu_xml: if domain.is_host_cpu {
+            departure.host_cpu_xml.clone()
+        } else {
+            domain.cpu_xml.clone()
+        },
+    };
+    let room = app.ask(move |hypervisor| hypervisor.room(&needs)).await?;
+    let host = app.host.clone();
+    let ground = move || {
+        let disks = domain.disks.iter().filter_map(|disk| disk.path.as_deref());
+        let wanted = disks.chain(domain.boot_files.iter().map(String::as_str));
+        Ground {
+            node: here.id,
+            name: here.name,
+            is_ending: here.state != NodeState::Running,
+            cpus: HostCpus {
+                online: host.online_cpus(),
+                taken: room.pinned,
+                numa_nodes: host.numa_nodes(),
+            },
+            free_memory_bytes: host.free_memory_bytes(),
+            guests: room.guests,
+            networks: room.networks,
+            devices: host.network_devices(),
+            machine: room.machine,
+            cpu: room.cpu,
+            files: host.files(wanted),
+            pools: room
+                .pools
+                .into_iter()
+                .map(|pool| (pool.clone(), host.free_bytes(&pool)))
+                .collect(),
+        }
+    };
+    // a file system may hang
+    let planned = app.call(move |_| Ok(plan(&departure, &ground()))).await?;
+    planned.map_err(|error| match error {
+        ArrivalError::Refused(refusals) => ErrorBody::refused(refusals),
+        ArrivalError::Domain(error) => ErrorBody::from_error(ErrorCode::BadRequest, &error),
+    })
+}
+
+/// Writes down that a guest is about to come: from now on what is left of it is known, whoever
+/// dies.
+///
+/// # Errors
+/// When another one of that UUID is expected, a file is there by now, or it cannot be written.
+pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
+    let record = Record { side: Side::Arrival, uuid, peer: expected.from, disks: expected.disks };
+    let (journal, host) = (app.journal.clone(), app.host.clone());
+    let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
+    app.ask(move |_| {
+        if record.disks.iter().any(|path| path.contains('\0')) {
+            return Ok(Err(failed("a path with a NUL byte".to_owned())));
+        }
+        if journal.get(Side::Arrival, &record.uuid).is_some() {
+            return Ok(Err(failed(format!("guest {} is expected here already", record.uuid))));
+        }
+        if let Some(path) = host.files(record.disks.iter().map(String::as_str)).into_keys().next() {
+            return Ok(Err(failed(format!("{path} is there by now"))));
+        }
+        let written = journal.write(&record);
+        Ok(written.map_err(|error| failed(format!("cannot write a record: {error}"))))
+    })
+    .await?
+}
+
+/// The guest does not come: its half copies go.
+///
+/// # Errors
+/// When it did come, or libvirt does not answer.
+pub(crate) async fn undo(app: &App, uuid: String) -> Result<(), ErrorBody> {
+    let Some(record) = app.journal.get(Side::Arrival, &uuid) else { return Ok(()) };
+    let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
+    if guests.iter().any(|guest| guest.uuid == uuid && guest.active) {
+        return Err(ErrorBody::new(ErrorCode::Failed, format_args!("guest {uuid} runs here")));
+    }
+    if drop_copies(app, &record, "it does not come").await {
+        app.journal.forget(Side::Arrival, &uuid);
+    }
+    Ok(())
+}
+
+/// Whether a guest runs here, and what its way took. One that does is expected no more.
+///
+/// # Errors
+/// When it is not here, or libvirt does not answer.
+pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody> {
+    let reference = vm.clone();
+    let arrived = app
+        .ask(move |hypervisor| {
+            let guest = hypervisor.guest(&vm)?;
+            // what it took is no reason to doubt that it is here
+            let figures = hypervisor.arrived(&vm).ok().flatten();
+            Ok(Arrived {
+                state: guest.state.to_owned(),
+                has_come: guest.active && !guest.has_job,
+                figures: figures.map(|figures| MigrateFigures {
+                    total_ms: figures.total_ms,
+                    downtime_ms: figures.downtime_ms,
+                    memory_sent_bytes: figures.memory_sent_bytes,
+                    disk_sent_bytes: figures.disk_sent_bytes,
+                    rounds: figures.rounds,
+                }),
+            })
+        })
+        .await?;
+    if arrived.has_come {
+        app.journal.forget(Side::Arrival, &reference);
+    }
+    Ok(arrived)
+}

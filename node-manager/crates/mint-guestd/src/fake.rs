@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A hypervisor of memory, for tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mint_guests::arrival::{CpuVerdict, Neighbour};
+use mint_types::CpuSet;
+
+use crate::hypervisor::{
+    Figures, GuestFacts, Hypervisor, HypervisorError, Leaving, Move, Needs, Progress, Room,
+};
+
+/// What the hypervisors of a test have.
+#[derive(Default)]
+pub(crate) struct Fake {
+    /// By name: its facts and its XML.
+    pub guests: Mutex<BTreeMap<String, (GuestFacts, String)>>,
+    /// Where guests that move go, as their address says it; else libvirt says no.
+    pub others: Mutex<BTreeMap<String, Arc<Fake>>>,
+    /// What was done, in words.
+    pub log: Mutex<Vec<String>>,
+    /// It does not answer.
+    pub is_silent: Mutex<bool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fake {
+    /// Defines a guest.
+    pub fn define(&self, name: &str, is_active: bool, xml: &str) {
+        let facts = GuestFacts {
+            name: name.into(),
+            uuid: format!("uuid-{name}"),
+            state: if is_active { "running" } else { "shut off" },
+            active: is_active,
+            vcpus: 1,
+            memory_bytes: 128 << 20,
+            persistent: true,
+            autostart: false,
+            has_job: false,
+        };
+        lock(&self.guests).insert(name.into(), (facts, xml.into()));
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        lock(&self.guests).contains_key(name)
+    }
+
+    fn find(&self, reference: &str) -> Result<(GuestFacts, String), HypervisorError> {
+        if *lock(&self.is_silent) {
+            return Err(HypervisorError::Silent("no".into()));
+        }
+        let guests = lock(&self.guests);
+        let found = guests
+            .values()
+            .find(|(facts, _)| [&facts.name, &facts.uuid].contains(&&reference.to_owned()));
+        found.cloned().ok_or_else(|| HypervisorError::NoGuest(reference.into()))
+    }
+
+    fn set(&self, reference: &str, is_active: bool) -> Result<(), HypervisorError> {
+        let (facts, xml) = self.find(reference)?;
+        if facts.active == is_active {
+            return Err(HypervisorError::Said("it is so already".into()));
+        }
+        self.define(&facts.name, is_active, &xml);
+        Ok(())
+    }
+}
+
+impl Hypervisor for Fake {
+    fn guests(&self) -> Result<Vec<GuestFacts>, HypervisorError> {
+        if *lock(&self.is_silent) {
+            return Err(HypervisorError::Silent("no".into()));
+        }
+        Ok(lock(&self.guests).values().map(|(facts, _)| facts.clone()).collect())
+    }
+
+    fn guest(&self, reference: &str) -> Result<GuestFacts, HypervisorError> {
+        Ok(self.find(reference)?.0)
+    }
+
+    fn start(&self, reference: &str) -> Result<(), HypervisorError> {
+        self.set(reference, true)
+    }
+
+    fn shutdown(&self, reference: &str) -> Result<(), HypervisorError> {
+        lock(&self.log).push(format!("shutdown {reference}"));
+        self.find(reference).map(drop)
+    }
+
+    fn destroy(&self, reference: &str) -> Result<(), HypervisorError> {
+        self.set(reference, false)
+    }
+
+    fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError> {
+        let (guest, xml) = self.find(reference)?;
+        let persistent_xml = Some(xml.clone());
+        Ok(Leaving { guest, xml, persistent_xml, host_cpu_xml: None })
+    }
+
+    fn room(&self, needs: &Needs) -> Result<Room, HypervisorError> {
+        let neighbour = |(facts, _): &(GuestFacts, String)| Neighbour {
+            name: facts.name.clone(),
+            uuid: facts.uuid.clone(),
+            is_active: facts.active,
+        };
+        Ok(Room {
+            pinned: CpuSet::default(),
+            guests: lock(&self.guests).values().map(neighbour).collect(),
+            networks: Vec::new(),
+            pools: Vec::new(),
+            cpu: CpuVerdict::Fits,
+            machine: if needs.domain_type == "kvm" { Ok(()) } else { Err("no".into()) },
+        })
+    }
+
+    fn migrate(
+        &self,
+        what: &Move,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), HypervisorError> {
+        let (facts, _) = self.find(&what.name)?;
+        progress(Progress { total_bytes: 8 << 20, rest_bytes: 4 << 20, ..Progress::default() });
+        let other = lock(&self.others).get(&what.to_address).cloned();
+        let other = other.ok_or_else(|| HypervisorError::Said("the wire is cut".into()))?;
+        other.define(&facts.name, true, &what.xml);
+        lock(&self.guests).remove(&facts.name);
+        Ok(())
+    }
+
+    fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
+        lock(&self.log).push(format!("dropped {path}"));
+        Ok(())
+    }
+
+    fn arrived(&self, reference: &str) -> Result<Option<Figures>, HypervisorError> {
+        self.find(reference)?;
+        Ok(Some(Figures { total_ms: 900, downtime_ms: 40, ..Figures::default() }))
+    }
+}

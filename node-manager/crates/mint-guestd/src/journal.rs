@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a migration may leave behind, written down before it begins: half copies of disks on
+//! the node that it goes to, old copies on the node that it left. One file each, in the state
+//! folder, until somebody has seen how it ended ([`crate::settle`]).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use mint_types::NodeId;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+/// On which side of a migration this node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Side {
+    /// The guest is to come here.
+    Arrival,
+    /// The guest is to leave.
+    Departure,
+}
+
+/// A migration that has begun, as one of its nodes remembers it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub side: Side,
+    /// The guest's UUID.
+    pub uuid: String,
+    /// Node at the other end.
+    pub peer: NodeId,
+    /// Files of disks that are copied: of an arrival none was there before.
+    pub disks: Vec<String>,
+}
+
+/// The records of this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal(PathBuf);
+
+impl Journal {
+    /// Those in a folder, which is made when the first one is written.
+    pub fn below(folder: &Path) -> Self {
+        Self(folder.to_owned())
+    }
+
+    fn path(&self, side: Side, uuid: &str) -> Option<PathBuf> {
+        let side = match side {
+            Side::Arrival => "arrival",
+            Side::Departure => "departure",
+        };
+        // it comes from a peer, and becomes a file's name
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let good = !uuid.is_empty() && uuid.len() <= 64 && uuid.bytes().all(is_plain);
+        good.then(|| self.0.join(format!("{uuid}.{side}.json")))
+    }
+
+    /// Writes a record down; it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// When its UUID is none, or the folder cannot be written to.
+    pub fn write(&self, record: &Record) -> io::Result<()> {
+        let path = self.path(record.side, &record.uuid);
+        let path = path.ok_or_else(|| io::Error::other(format!("{:?} is no UUID", record.uuid)))?;
+        fs::create_dir_all(&self.0)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.0)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        File::open(&self.0)?.sync_all()
+    }
+
+    /// One of them.
+    pub fn get(&self, side: Side, uuid: &str) -> Option<Record> {
+        read(&self.path(side, uuid)?)
+    }
+
+    /// Forgets one; it may be gone already.
+    pub fn forget(&self, side: Side, uuid: &str) {
+        let Some(path) = self.path(side, uuid) else { return };
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                warn!(path = %path.display(), %error, "a record stays");
+            }
+            _ => {}
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Record> {
+        let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
+        let files = entries.flatten().map(|entry| entry.path());
+        files
+            .filter(|path| path.extension().is_some_and(|end| end == "json"))
+            .filter_map(|path| read(&path))
+            .collect()
+    }
+}
+
+fn read(path: &Path) -> Option<Record> {
+    let text = fs::read(path).ok()?;
+    serde_json::from_slice(&text)
+        .map_err(|error| warn!(path = %path.display(), %error, "a record that cannot be read"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_outlive_their_writer_until_they_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guests");
+        let record = |side, uuid: &str| Record {
+            side,
+            uuid: uuid.into(),
+            peer: NodeId::new(2).unwrap(),
+            disks: vec!["/d".into()],
+        };
+        let journal = Journal::below(&path);
+        assert_eq!(journal.all(), []);
+        journal.write(&record(Side::Arrival, "a-1")).unwrap();
+        journal.write(&record(Side::Departure, "a-1")).unwrap();
+        let again = Journal::below(&path);
+        assert_eq!(again.all().len(), 2);
+        assert_eq!(again.get(Side::Arrival, "a-1"), Some(record(Side::Arrival, "a-1")));
+        again.forget(Side::Arrival, "a-1");
+        again.forget(Side::Arrival, "a-1");
+        assert_eq!(again.all(), [record(Side::Departure, "a-1")]);
+        for bad in ["", "../a", "a/b", &"a".repeat(65)] {
+            assert!(journal.write(&record(Side::Arrival, bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mint's daemon for guests. One on every node, beside `mintd`; the only process that links
+//! libvirt. It never opens `/dev/mint`.
+//!
+//! ```text
+//!   mintctl ── mintd ──/run/mint/guestd.sock── routes ─┬─ /v1/local/vms…: this node's libvirt
+//!                ▲                                     └─ /v1/vms…: all nodes', through mintd
+//!                └──────── other nodes' guests ────────┘
+//! ```
+//! Who may ask is mintd's matter: the socket is root's. libvirt's library blocks, so each call
+//! of it has a thread of its own.
+
+mod app;
+mod arrivals;
+mod copies;
+mod facts;
+mod hypervisor;
+mod journal;
+mod libvirt;
+mod migrate;
+mod own;
+mod routes;
+mod run;
+mod settle;
+mod wide;
+mod wire;
+
+pub use run::{Options, RunError, run};
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The source's part of a migration: what the guest is, the way, and the look afterwards.
+//!
+//! The destination plans ([`crate::arrivals`]), libvirt moves the guest from peer to peer.
+//! libvirt's own switch-over is the point of no return: before it the guest runs on here,
+//! whoever dies, after it there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{
+    DiskCopyView, ErrorBody, ErrorCode, Line, MigrateRequest, MigrateResult, NodeDetail, NodeView,
+    vm_path,
+};
+use mint_guests::arrival::{Departure, DiskCopy, Plan};
+use mint_guests::domain::Domain;
+use mint_serve::lines::Lines;
+use mint_types::{Refusal, RefusalCode, format_bytes};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::app::{App, Moving, client_error};
+use crate::copies::drop_copies;
+use crate::hypervisor::{Leaving, Move, Progress};
+use crate::journal::{Record, Side};
+use crate::wire::{Arrived, Expected};
+
+/// For the destination to say that the guest runs: its vCPUs may stall.
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
+const SEEN_POLL: Duration = Duration::from_millis(200);
+
+/// A migration that can begin.
+pub(crate) struct Way {
+    from: NodeView,
+    to: NodeView,
+    plan: Plan,
+    uuid: String,
+    request: MigrateRequest,
+    /// No other operation moves the guest as long as this is here.
+    _moving: Moving,
+}
+
+/// Asks everybody whether the guest can go. Changes nothing.
+///
+/// # Errors
+/// With every reason why it cannot.
+pub(crate) async fn prepare(
+    app: &Arc<App>,
+    vm: String,
+    request: MigrateRequest,
+) -> Result<Way, ErrorBody> {
+    check(&request)?;
+    let from = app.here().await?;
+    let detail: Result<NodeDetail, _> = app.mintd.get(&vm_path("/v1/nodes", &request.to)).await;
+    let to = detail.map_err(client_error)?.node;
+    let leaving = app.ask(move |hypervisor| hypervisor.leaving(&vm)).await?;
+    let uuid = leaving.guest.uuid.clone();
+    let moving = app.begin(&uuid).ok_or_else(|| busy(&leaving.guest.name))?;
+    let departure = depart(app, &from, leaving).await?;
+    let path = format!("/v1/nodes/{}/arrivals", to.id);
+    let plan: Plan = app.mintd.post(&path, &departure).await.map_err(client_error)?;
+    Ok(Way { from, to, plan, uuid, request, _moving: moving })
+}
+
+fn busy(name: &str) -> ErrorBody {
+    let text = format!("vm {name} is being moved already");
+    let refusal = Refusal::new(RefusalCode::VmBusy, format_args!("vm {name}"), text)
+        .hint("wait for the end of that, or end it: virsh domjobabort");
+    ErrorBody::refused(vec![refusal])
+}
+
+fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
+    let zero = [
+        ("bandwidth_bytes_s", request.bandwidth_bytes_s == Some(0)),
+        ("downtime_ms", request.downtime_ms == Some(0)),
+        ("parallel", request.parallel == Some(0)),
+    ];
+    match zero.iter().find(|(_, is_zero)| *is_zero) {
+        Some((name, _)) => {
+            let text = format!("bad request: {name} is 0; leave it out for libvirt's default");
+            Err(ErrorBody::new(ErrorCode::BadRequest, text))
+        }
+        None => Ok(()),
+    }
+}
+
+async fn depart(app: &App, from: &NodeView, leaving: Leaving) -> Result<Departure, ErrorBody> {
+    let Leaving { guest, xml, persistent_xml, host_cpu_xml } = leaving;
+    let domain =
+        Domain::parse(&xml).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let host = app.host.clone();
+    // a file system may hang
+    let files = app
+        .ask(move |_| Ok(host.files(domain.disks.iter().filter_map(|disk| disk.path.as_deref()))))
+        .await?;
+    Ok(Departure {
+        from: from.id,
+        from_name: from.name.clone(),
+        xml,
+        persistent_xml,
+        is_active: guest.active,
+        has_job: guest.has_job,
+        host_cpu_xml,
+        files,
+    })
+}
+
+impl Way {
+    /// What is asked for is a plan only.
+    pub fn is_dry_run(&self) -> bool {
+        self.request.dry_run
+    }
+
+    /// What it will be, or was.
+    pub fn result(&self) -> MigrateResult {
+        let view = |disk: &DiskCopy| DiskCopyView {
+            target: disk.target.clone(),
+            path: disk.path.clone(),
+            bytes: disk.bytes,
+        };
+        MigrateResult {
+            name: self.plan.name.clone(),
+            uuid: self.uuid.clone(),
+            from: self.from.id,
+            to: self.to.id,
+            memory_bytes: self.plan.memory_bytes,
+            disks: self.plan.disks.iter().map(view).collect(),
+            changes: self.plan.changes.clone(),
+            took: None,
+        }
+    }
+
+    /// Moves the guest, and tells how far it is.
+    pub async fn go(self, app: Arc<App>, lines: Lines) {
+        let last = match self.moved(&app, &lines).await {
+            Ok(result) => match serde_json::to_value(result) {
+                Ok(value) => Line::Result(value),
+                Err(error) => Line::Error(ErrorBody::from_error(ErrorCode::Failed, &error)),
+            },
+            Err(error) => Line::Error(error),
+        };
+        lines.send(&last).await;
+    }
+
+    async fn moved(&self, app: &Arc<App>, lines: &Lines) -> Result<MigrateResult, ErrorBody> {
+        let (name, to) = (&self.plan.name, &self.to.name);
+        let copied: u64 = self.plan.disks.iter().map(|disk| disk.bytes).sum();
+        let text = format!(
+            "vm {name}: {} of memory and {} of disks go from {} to {to}",
+            format_bytes(self.plan.memory_bytes),
+            format_bytes(copied),
+            self.from.name
+        );
+        info!("{text}");
+        lines.send(&Line::Progress(text)).await;
+        for change in &self.plan.changes {
+            lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
+        }
+        self.begin(app).await?;
+        let (sender, mut news) = mpsc::unbounded_channel();
+        let what = self.what();
+        let moving = app.call(move |hypervisor| {
+            hypervisor.migrate(&what, &mut |progress| _ = sender.send(progress))
+        });
+        let telling = async {
+            while let Some(progress) = news.recv().await {
+                lines.send(&Line::Progress(words(&progress))).await;
+            }
+        };
+        let (moved, ()) = tokio::join!(moving, telling);
+        match moved {
+            Ok(()) => self.arrived(app).await,
+            Err(error) => Err(self.failed(app, error).await),
+        }
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            side: Side::Departure,
+            uuid: self.uuid.clone(),
+            peer: self.to.id,
+            disks: self.plan.disks.iter().map(|disk| disk.path.clone()).collect(),
+        }
+    }
+
+    /// Path of what the destination knows of the guest.
+    fn arrival(&self, rest: &str) -> String {
+        format!("/v1/nodes/{}/arrivals/{}{rest}", self.to.id, self.uuid)
+    }
+
+    /// Writes down on both nodes what the migration may leave behind.
+    async fn begin(&self, app: &Arc<App>) -> Result<(), ErrorBody> {
+        let record = self.record();
+        let expected = Expected { from: self.from.id, disks: record.disks.clone() };
+        app.journal.write(&record).map_err(|error| {
+            let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
+            let text = format!("vm {} stays: its way cannot be written down", self.plan.name);
+            body.causes.insert(0, std::mem::replace(&mut body.message, text));
+            body
+        })?;
+        let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
+        told.map(drop).map_err(|error| {
+            app.journal.forget(Side::Departure, &self.uuid);
+            client_error(error)
+        })
+    }
+
+    fn what(&self) -> Move {
+        Move {
+            name: self.uuid.clone(),
+            to_uri: format!("qemu+ssh://{}/system", self.to.address),
+            to_address: self.to.address.clone(),
+            xml: self.plan.xml.clone(),
+            persistent_xml: self.plan.persistent_xml.clone(),
+            disks: self.plan.disks.iter().map(|disk| disk.target.clone()).collect(),
+            bandwidth_bytes_s: self.request.bandwidth_bytes_s,
+            downtime_ms: self.request.downtime_ms,
+            parallel: self.request.parallel,
+        }
+    }
+
+    /// libvirt says that the guest has moved: it is looked for, and then its disks' copies
+    /// that nobody uses any more go.
+    async fn arrived(&self, app: &Arc<App>) -> Result<MigrateResult, ErrorBody> {
+        let name = &self.plan.name;
+        let seen = self.seen(app).await.map_err(|error| {
+            let mut body = error;
+            let text = format!(
+                "vm {name} left {}, and {} does not say that it runs",
+                self.from.name, self.to.name
+            );
+            body.causes.insert(0, std::mem::replace(&mut body.message, text));
+            body.code = ErrorCode::Failed;
+            body
+        })?;
+        if drop_copies(app, &self.record(), "it runs on its new node").await {
+            app.journal.forget(Side::Departure, &self.uuid);
+        }
+        info!(vm = %name, to = %self.to.name, "moved");
+        Ok(MigrateResult { took: seen.figures, ..self.result() })
+    }
+
+    /// The guest, as its new node has it once it runs.
+    async fn seen(&self, app: &Arc<App>) -> Result<Arrived, ErrorBody> {
+        let path = self.arrival("");
+        let end = tokio::time::Instant::now() + SEEN_WITHIN;
+        loop {
+            let answer = app.mintd.get::<Arrived>(&path).await.map_err(client_error);
+            match answer {
+                Ok(seen) if seen.has_come => return Ok(seen),
+                other if tokio::time::Instant::now() >= end => {
+                    let text = |seen: Arrived| format!("it is {}", seen.state);
+                    return Err(other.map_or_else(
+                        |error| error,
+                        |seen| ErrorBody::new(ErrorCode::Failed, text(seen)),
+                    ));
+                }
+                _ => tokio::time::sleep(SEEN_POLL).await,
+            }
+        }
+    }
+
+    /// Says where the guest is after libvirt said no.
+    async fn failed(&self, app: &Arc<App>, error: ErrorBody) -> ErrorBody {
+        let (name, uuid) = (&self.plan.name, self.uuid.clone());
+        let here = app.ask(move |hypervisor| hypervisor.guest(&uuid)).await;
+        // what is not taken back now is by settle.rs
+        let stays = matches!(&here, Ok(guest) if guest.active);
+        if stays && app.mintd.post::<Value>(&self.arrival("/undo"), &json!({})).await.is_ok() {
+            app.journal.forget(Side::Departure, &self.uuid);
+        }
+        let place = match here {
+            Ok(guest) if guest.active => {
+                format!("it stays on {} ({})", self.from.name, guest.state)
+            }
+            Ok(guest) => format!("it is {} on {}", guest.state, self.from.name),
+            Err(_) => format!("where it is, mintctl vm show {name} tells"),
+        };
+        warn!(vm = %name, to = %self.to.name, %error, "not moved");
+        let mut body = error;
+        let text = format!("vm {name} was not moved to {}; {place}", self.to.name);
+        body.causes.insert(0, std::mem::replace(&mut body.message, text));
+        body
+    }
+}
+
+/// E.g. `51 % of 640 MiB sent, 82 MiB/s, 310 MiB left (about 4 s), round 2, 3 MiB/s changed
+/// meanwhile`.
+fn words(progress: &Progress) -> String {
+    let Progress { rest_bytes, total_bytes, rate_bytes_s, dirty_bytes_s, rounds, .. } = *progress;
+    let mib = |bytes: u64| bytes >> 20;
+    let sent = total_bytes.saturating_sub(rest_bytes);
+    let percent = sent.saturating_mul(100).checked_div(total_bytes).unwrap_or(0);
+    let about = match rest_bytes.checked_div(rate_bytes_s) {
+        Some(rest_s) => format!(" (about {rest_s} s)"),
+        None => String::new(),
+    };
+    format!(
+        "{percent} % of {} MiB sent, {} MiB/s, {} MiB left{about}, round {}, {} MiB/s changed \
+         meanwhile",
+        mib(total_bytes),
+        mib(rate_bytes_s),
+        mib(rest_bytes),
+        rounds.max(1),
+        mib(dirty_bytes_s)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_rate_rest_rounds_and_what_changes_meanwhile() {
+        let progress = Progress {
+            elapsed_ms: 1_000,
+            rest_bytes: 300 << 20,
+            total_bytes: 600 << 20,
+            rate_bytes_s: 100 << 20,
+            dirty_bytes_s: 4 << 20,
+            rounds: 2,
+        };
+        assert_eq!(
+            words(&progress),
+            "50 % of 600 MiB sent, 100 MiB/s, 300 MiB left (about 3 s), round 2, 4 MiB/s changed \
+             meanwhile"
+        );
+        assert!(
+            words(&Progress::default())
+                .starts_with("0 % of 0 MiB sent, 0 MiB/s, 0 MiB left, round 1")
+        );
+    }
+
+    #[test]
+    fn limits_of_nothing_are_refused() {
+        let plain = MigrateRequest {
+            to: "node2".into(),
+            dry_run: false,
+            bandwidth_bytes_s: None,
+            downtime_ms: Some(100),
+            parallel: Some(2),
+        };
+        check(&plain).unwrap();
+        let none = MigrateRequest { parallel: Some(0), ..plain };
+        assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Guests of this node.
+
+use mint_api::{ErrorBody, NodeView, VmList, VmVerb, VmView};
+
+use crate::app::App;
+use crate::hypervisor::GuestFacts;
+
+fn view(app: &App, facts: GuestFacts, here: &NodeView) -> VmView {
+    VmView {
+        node: here.id,
+        node_name: here.name.clone(),
+        state: facts.state.to_owned(),
+        vcpus: facts.vcpus,
+        memory_bytes: facts.memory_bytes,
+        persistent: facts.persistent,
+        autostart: facts.autostart,
+        is_busy: facts.has_job || app.is_moving(&facts.uuid),
+        name: facts.name,
+        uuid: facts.uuid,
+    }
+}
+
+/// All of them.
+///
+/// # Errors
+/// When libvirt or mintd of this node do not answer.
+pub(crate) async fn list(app: &App) -> Result<VmList, ErrorBody> {
+    let here = app.here().await?;
+    let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
+    let vms = guests.into_iter().map(|facts| view(app, facts, &here)).collect();
+    Ok(VmList { vms, silent: Vec::new() })
+}
+
+/// One of them.
+///
+/// # Errors
+/// When there is none, or libvirt or mintd of this node do not answer.
+pub(crate) async fn show(app: &App, vm: String) -> Result<VmView, ErrorBody> {
+    let here = app.here().await?;
+    let facts = app.ask(move |hypervisor| hypervisor.guest(&vm)).await?;
+    Ok(view(app, facts, &here))
+}
+
+/// Does something with one of them; gives it as it is afterwards.
+///
+/// # Errors
+/// As [`show`], and as libvirt says.
+pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, ErrorBody> {
+    let name = vm.clone();
+    // QEMU's start takes what it takes
+    app.call(move |hypervisor| match verb {
+        VmVerb::Start => hypervisor.start(&name),
+        VmVerb::Shutdown => hypervisor.shutdown(&name),
+        VmVerb::Destroy => hypervisor.destroy(&name),
+    })
+    .await?;
+    show(app, vm).await
+}

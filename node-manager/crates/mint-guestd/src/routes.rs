@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What mintd passes on: `/v1/vms…` of guests wherever they are, `/v1/local/…` of this node's.
+//! Which document each takes and gives is in mintd's table of routes (`mintd/src/guests.rs`).
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use mint_api::{ErrorBody, ErrorCode, Line, MigrateRequest, VmList, VmVerb, VmView, vm_path};
+use mint_guests::arrival::Plan;
+use mint_serve::{Failure, lines, pass_on};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::app::{App, client_error};
+use crate::wire::Arrived;
+use crate::{arrivals, migrate, own, wide};
+
+/// A guest's XML, twice, is the largest that is sent.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+type Shared = State<Arc<App>>;
+
+/// Serves all routes.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/vms", get(all))
+        .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms/{vm}/{verb}", post(act))
+        .route("/v1/local/vms", get(own_all))
+        .route("/v1/local/vms/{vm}", get(own_one))
+        .route("/v1/local/vms/{vm}/{verb}", post(own_act))
+        .route("/v1/local/arrivals", post(consider))
+        .route("/v1/local/arrivals/{vm}", get(arrived))
+        .route("/v1/local/arrivals/{vm}/expect", post(expect))
+        .route("/v1/local/arrivals/{vm}/undo", post(undo))
+        .fallback(|| async {
+            Failure(ErrorBody::new(ErrorCode::NotFound, "there is no such path"))
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+/// A verb of a path.
+enum Verb {
+    Simple(VmVerb),
+    Migrate,
+}
+
+fn verb(word: &str) -> Result<Verb, Failure> {
+    let simple = [VmVerb::Start, VmVerb::Shutdown, VmVerb::Destroy];
+    match simple.into_iter().find(|verb| verb.word() == word) {
+        Some(verb) => Ok(Verb::Simple(verb)),
+        None if word == "migrate" => Ok(Verb::Migrate),
+        None => Err(Failure(ErrorBody::new(ErrorCode::NotFound, "there is no such path"))),
+    }
+}
+
+/// A request; one with a field that nobody knows is mistaken.
+fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Failure> {
+    serde_json::from_str(body).map_err(|error| {
+        Failure(ErrorBody::new(ErrorCode::BadRequest, format_args!("bad request: {error}")))
+    })
+}
+
+async fn all(State(app): Shared) -> Result<Json<VmList>, Failure> {
+    Ok(Json(wide::list(&app).await?))
+}
+
+async fn one(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmView>, Failure> {
+    Ok(Json(wide::find(&app, &vm).await?))
+}
+
+/// Passes it on to the node that has the guest.
+async fn act(
+    State(app): Shared,
+    Path((vm, word)): Path<(String, String)>,
+    body: String,
+) -> Result<Response, Failure> {
+    verb(&word)?;
+    let guest = wide::find(&app, &vm).await?;
+    let path = vm_path(&format!("/v1/nodes/{}/vms", guest.node), &guest.uuid);
+    let body = (!body.is_empty()).then(|| body.into_bytes());
+    let method = axum::http::Method::POST;
+    let answer = app.mintd.pass(method, &format!("{path}/{word}"), body).await;
+    Ok(answer.map(pass_on).map_err(client_error)?)
+}
+
+async fn own_all(State(app): Shared) -> Result<Json<VmList>, Failure> {
+    Ok(Json(own::list(&app).await?))
+}
+
+async fn own_one(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmView>, Failure> {
+    Ok(Json(own::show(&app, vm).await?))
+}
+
+async fn own_act(
+    State(app): Shared,
+    Path((vm, word)): Path<(String, String)>,
+    body: String,
+) -> Result<Response, Failure> {
+    match verb(&word)? {
+        Verb::Simple(verb) => Ok(Json(own::act(&app, vm, verb).await?).into_response()),
+        Verb::Migrate => {
+            let request: MigrateRequest = parse(&body)?;
+            let way = migrate::prepare(&app, vm, request).await?;
+            // an operation answers with lines, also if there is only one
+            Ok(lines::respond(move |lines| async move {
+                if way.is_dry_run() {
+                    lines.send(&Line::Result(json!(way.result()))).await;
+                } else {
+                    way.go(app, lines).await;
+                }
+            }))
+        }
+    }
+}
+
+/// A peer's departure: what it says more than we know is left out.
+async fn consider(State(app): Shared, body: String) -> Result<Json<Plan>, Failure> {
+    Ok(Json(arrivals::consider(&app, parse(&body)?).await?))
+}
+
+async fn arrived(State(app): Shared, Path(vm): Path<String>) -> Result<Json<Arrived>, Failure> {
+    Ok(Json(arrivals::arrived(&app, vm).await?))
+}
+
+async fn expect(
+    State(app): Shared,
+    Path(vm): Path<String>,
+    body: String,
+) -> Result<Json<Value>, Failure> {
+    arrivals::expect(&app, vm, parse(&body)?).await?;
+    Ok(Json(json!({})))
+}
+
+async fn undo(State(app): Shared, Path(vm): Path<String>) -> Result<Json<Value>, Failure> {
+    arrivals::undo(&app, vm).await?;
+    Ok(Json(json!({})))
+}

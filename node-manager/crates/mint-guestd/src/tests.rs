@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two nodes' daemons over real Unix sockets, with a stand-in for mintd between them: all but
+//! libvirt and mint0.
+
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{Path, State};
+use axum::http::{Method, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::{Json, Router};
+use mint_api::{
+    Client, ClientError, ErrorBody, ErrorCode, MigrateResult, NodeView, VmList, VmView,
+};
+use mint_serve::{Failure, pass_on};
+use mint_types::{NodeId, NodeState, RefusalCode};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+
+use crate::app::App;
+use crate::facts::HostFiles;
+use crate::fake::Fake;
+use crate::journal::{Journal, Record, Side};
+use crate::run::serve;
+use crate::settle;
+
+const XML: &str = "<domain type='kvm'><name>NAME</name><uuid>uuid-NAME</uuid>\
+                   <memory unit='MiB'>128</memory><vcpu>1</vcpu><cputune>\
+                   <vcpupin vcpu='0' cpuset='7'/></cputune></domain>";
+
+fn xml(name: &str) -> String {
+    XML.replace("NAME", name)
+}
+
+/// Nodes 1 and 2.
+struct Machine {
+    folder: tempfile::TempDir,
+    fakes: [Arc<Fake>; 2],
+    apps: Vec<Arc<App>>,
+}
+
+fn view(id: u32, here: u32) -> NodeView {
+    NodeView {
+        id: NodeId::new(id).unwrap(),
+        name: format!("node{id}"),
+        state: NodeState::Running,
+        health: "ok".into(),
+        is_self: id == here,
+        cpus: String::new(),
+        cpu_count: 1,
+        cpus_online: 1,
+        memory_bytes: 0,
+        numa: Vec::new(),
+        devices: Vec::new(),
+        address: format!("10.0.0.{id}"),
+        mintd: "ok".into(),
+        boots: 1,
+        heartbeat: 1,
+        state_change_ns: 0,
+        release: String::new(),
+        reason: String::new(),
+    }
+}
+
+/// A node's mintd, as far as guests go.
+#[derive(Clone)]
+struct Mintd {
+    here: u32,
+    folder: std::path::PathBuf,
+}
+
+impl Mintd {
+    fn router(self) -> Router {
+        Router::new()
+            .route("/v1/nodes", get(Self::nodes))
+            .route("/v1/nodes/{node}", get(Self::node))
+            .route("/v1/nodes/{node}/{*rest}", any(Self::pass))
+            .with_state(self)
+    }
+
+    async fn nodes(State(mintd): State<Self>) -> Json<Value> {
+        Json(json!({ "nodes": [view(1, mintd.here), view(2, mintd.here)] }))
+    }
+
+    async fn node(State(mintd): State<Self>, Path(node): Path<String>) -> Response {
+        let Some(id) = node.strip_prefix("node").and_then(|id| id.parse().ok()) else {
+            let none = ErrorBody::new(ErrorCode::NotFound, "no such node");
+            return Failure(none).into_response();
+        };
+        let resources = json!({ "cpus": [], "memory": [], "devices": [] });
+        Json(json!({ "node": view(id, mintd.here), "resources": resources })).into_response()
+    }
+
+    async fn pass(
+        State(mintd): State<Self>,
+        Path((node, _)): Path<(String, String)>,
+        method: Method,
+        uri: Uri,
+        body: String,
+    ) -> Result<Response, Failure> {
+        let rest = uri.path().splitn(5, '/').last().unwrap();
+        let there = Client::unix(mintd.folder.join(format!("guestd{node}.sock")));
+        let body = (!body.is_empty()).then(|| body.into_bytes());
+        let answer = there.pass(method, &format!("/v1/local/{rest}"), body).await;
+        answer
+            .map(pass_on)
+            .map_err(|error| Failure(ErrorBody::from_error(ErrorCode::PeerUnreachable, &error)))
+    }
+}
+
+impl Machine {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fakes = [Arc::<Fake>::default(), Arc::default()];
+        let mut apps = Vec::new();
+        for (fake, id) in fakes.iter().zip([1, 2]) {
+            let root = folder.path().join(format!("root{id}"));
+            for (path, text) in [
+                ("proc/meminfo", "MemAvailable: 1048576 kB\n"),
+                ("sys/devices/system/cpu/online", "0-1\n"),
+            ] {
+                std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+                std::fs::write(root.join(path), text).unwrap();
+            }
+            let mintd = folder.path().join(format!("mintd{id}.sock"));
+            let listener = UnixListener::bind(&mintd).unwrap();
+            let router = Mintd { here: id, folder: folder.path().to_owned() }.router();
+            tokio::spawn(async move { axum_serve(listener, router).await });
+            let app = App {
+                hypervisor: fake.clone(),
+                mintd: Client::unix(mintd),
+                host: HostFiles::below(&root),
+                journal: Journal::below(&root.join("guests")),
+                moving: Mutex::default(),
+            };
+            let socket = folder.path().join(format!("guestd{id}.sock"));
+            apps.push(Arc::new(app));
+            tokio::spawn(serve(UnixListener::bind(socket).unwrap(), apps.last().unwrap().clone()));
+        }
+        Self { folder, fakes, apps }
+    }
+
+    /// Of node 1.
+    fn client(&self) -> Client {
+        Client::unix(self.folder.path().join("guestd1.sock"))
+    }
+}
+
+async fn axum_serve(listener: UnixListener, router: Router) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let service = hyper_util::service::TowerToHyperService::new(router.clone());
+        let io = hyper_util::rt::TokioIo::new(stream);
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
+    }
+}
+
+fn test(work: impl AsyncFnOnce(Machine)) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { work(Machine::start()).await });
+}
+
+fn body(error: ClientError) -> ErrorBody {
+    match error {
+        ClientError::Refused(body) => *body,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn guests_of_both_nodes_are_listed_and_a_silent_node_is_named() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        machine.fakes[1].define("a b/c", false, &xml("x"));
+        let list: VmList = machine.client().get("/v1/vms").await.unwrap();
+        let found: Vec<_> =
+            list.vms.iter().map(|vm| (vm.node.as_u32(), vm.name.as_str())).collect();
+        assert_eq!((found, list.silent.len()), (vec![(1, "web"), (2, "a b/c")], 0));
+        let path = mint_api::vm_path("/v1/vms", "a b/c");
+        let one: VmView = machine.client().get(&path).await.unwrap();
+        assert_eq!((one.node.as_u32(), one.state.as_str()), (2, "shut off"));
+        *machine.fakes[1].is_silent.lock().unwrap() = true;
+        let list: VmList = machine.client().get("/v1/vms").await.unwrap();
+        assert_eq!((list.vms.len(), list.silent[0].node.as_u32()), (1, 2));
+        assert!(list.silent[0].reason.contains("libvirt"), "{list:?}");
+    });
+}
+
+#[test]
+fn guest_of_the_other_node_is_started_and_ended() {
+    test(async |machine| {
+        machine.fakes[1].define("far", false, &xml("far"));
+        let act = async |verb: &str| {
+            let path = format!("/v1/vms/far/{verb}");
+            machine.client().post::<VmView>(&path, &json!({})).await.map_err(body)
+        };
+        assert_eq!(act("start").await.unwrap().state, "running");
+        let again = act("start").await.unwrap_err();
+        assert!(again.message.contains("it is so already"), "{again}");
+        act("shutdown").await.unwrap();
+        assert_eq!(*machine.fakes[1].log.lock().unwrap(), ["shutdown uuid-far"]);
+        assert_eq!(act("destroy").await.unwrap().state, "shut off");
+        assert_eq!(act("fly").await.unwrap_err().code, ErrorCode::NotFound);
+        let gone = machine.client().get::<VmView>("/v1/vms/gone").await.map_err(body).unwrap_err();
+        assert_eq!(gone.refusals[0].code, RefusalCode::VmAbsent);
+    });
+}
+
+async fn migrate(
+    machine: &Machine,
+    request: Value,
+) -> (Result<MigrateResult, ErrorBody>, Vec<String>) {
+    let mut said = Vec::new();
+    let path = "/v1/vms/web/migrate";
+    let client = machine.client();
+    let result = client.operate(path, &request, |line: &str| said.push(line.to_owned())).await;
+    (result.map_err(body), said)
+}
+
+#[test]
+fn guest_goes_to_the_other_node_with_pins_of_that_node() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let there = machine.fakes[1].clone();
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        let (plan, _) = migrate(&machine, json!({ "to": "node2", "dry_run": true })).await;
+        assert_eq!(plan.unwrap().changes, ["vCPU 0: CPU 7 -> CPU 0"]);
+        assert!(machine.fakes[0].has("web") && !machine.fakes[1].has("web"), "only planned");
+        let (done, said) = migrate(&machine, json!({ "to": "node2" })).await;
+        let done = done.unwrap();
+        assert_eq!((done.from.as_u32(), done.to.as_u32()), (1, 2));
+        assert_eq!(done.took.unwrap().downtime_ms, 40);
+        assert!(!machine.fakes[0].has("web") && machine.fakes[1].has("web"));
+        let (_, landed) = machine.fakes[1].guests.lock().unwrap()["web"].clone();
+        assert!(landed.contains("cpuset=\"0\""), "{landed}");
+        assert!(said.iter().any(|line| line.contains("50 % of 8 MiB sent")), "{said:?}");
+        // and from there it is found, and refused to go where it is
+        let (refused, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        assert_eq!(refused.unwrap_err().refusals[0].code, RefusalCode::VmHere);
+    });
+}
+
+#[test]
+fn guest_that_cannot_go_or_does_not_get_there_stays() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        machine.fakes[1].define("web", false, &xml("other"));
+        machine.fakes[1].guests.lock().unwrap().get_mut("web").unwrap().0.uuid = "other".into();
+        let (refused, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        assert_eq!(refused.unwrap_err().refusals[0].code, RefusalCode::VmNameTaken);
+        machine.fakes[1].guests.lock().unwrap().clear();
+        let (failed, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        let failed = failed.unwrap_err();
+        assert!(failed.message.contains("it stays on node1 (running)"), "{failed}");
+        assert!(failed.causes[0].contains("the wire is cut"), "{failed}");
+        assert!(machine.fakes[0].has("web"));
+        for bad in [
+            json!({ "to": "node2", "speed": 1 }),
+            json!({}),
+            json!({ "to": "node2", "parallel": 0 }),
+        ] {
+            let (refused, _) = migrate(&machine, bad.clone()).await;
+            assert_eq!(refused.unwrap_err().code, ErrorCode::BadRequest, "{bad}");
+        }
+        assert_eq!(
+            migrate(&machine, json!({ "to": "moon" })).await.0.unwrap_err().code,
+            ErrorCode::NotFound
+        );
+    });
+}
+
+#[test]
+fn peer_with_hostile_xml_gets_an_error() {
+    test(async |machine| {
+        let long = format!("<domain type='kvm'>{}", " ".repeat(2 << 20));
+        for xml in ["", "<domain/>", "\0", long.as_str()] {
+            let departure = json!({ "from": 2, "from_name": "node2", "xml": xml, "is_active": true, "has_job": false });
+            let answer = machine.client().post::<Value>("/v1/local/arrivals", &departure).await;
+            assert_eq!(answer.map_err(body).unwrap_err().code, ErrorCode::BadRequest);
+        }
+        let many = json!({ "from": 2, "from_name": "n", "is_active": true, "has_job": false, "news": 1,
+                           "xml": xml("web") });
+        machine.client().post::<Value>("/v1/local/arrivals", &many).await.map_err(body).unwrap();
+    });
+}
+
+/// What node 1 or 2 wrote down of web.
+fn record(machine: &Machine, side: Side) -> Option<Record> {
+    let at = if side == Side::Departure { 0 } else { 1 };
+    machine.apps[at].journal.get(side, "uuid-web")
+}
+
+#[test]
+fn nothing_is_left_written_down_after_a_migration_and_after_a_failed_one() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let (failed, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        failed.unwrap_err();
+        let there = machine.fakes[1].clone();
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        let (done, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        done.unwrap();
+        for app in &machine.apps {
+            assert_eq!(app.journal.all(), []);
+        }
+    });
+}
+
+#[test]
+fn guest_that_an_operation_moves_is_moved_by_no_other() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let moving = machine.apps[0].begin("uuid-web").unwrap();
+        let (refused, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        assert_eq!(refused.unwrap_err().refusals[0].code, RefusalCode::VmBusy);
+        let busy: VmView = machine.client().get("/v1/vms/web").await.unwrap();
+        assert!(busy.is_busy);
+        drop(moving);
+        let (plan, _) = migrate(&machine, json!({ "to": "node2", "dry_run": true })).await;
+        plan.unwrap();
+    });
+}
+
+/// Both daemons died in a migration of web, and live again.
+async fn after_a_death(machine: &Machine) {
+    let record = |side, peer| Record {
+        side,
+        uuid: "uuid-web".into(),
+        peer: NodeId::new(peer).unwrap(),
+        disks: vec!["/disks/web".into()],
+    };
+    machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();
+    machine.apps[1].journal.write(&record(Side::Arrival, 1)).unwrap();
+    for app in &machine.apps {
+        for record in app.journal.all() {
+            settle::settle(app, &record).await;
+        }
+    }
+}
+
+fn dropped(machine: &Machine) -> [usize; 2] {
+    machine.fakes.each_ref().map(|fake| fake.log.lock().unwrap().len())
+}
+
+#[test]
+fn copies_on_the_side_where_the_guest_does_not_run_are_deleted_after_a_death() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [0, 1], "it never left");
+        machine.fakes[0].guests.lock().unwrap().clear();
+        machine.fakes[1].define("web", true, &xml("web"));
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [1, 1], "it had come");
+        assert!(machine.apps.iter().all(|app| app.journal.all().is_empty()));
+    });
+}
+
+#[test]
+fn what_nobody_knows_is_not_deleted() {
+    test(async |machine| {
+        // on neither side: lost, or on its way
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [0, 0]);
+        // it is still busy leaving
+        machine.fakes[0].define("web", true, &xml("web"));
+        machine.fakes[0].guests.lock().unwrap().get_mut("web").unwrap().0.has_job = true;
+        settle::settle(&machine.apps[1], &record(&machine, Side::Arrival).unwrap()).await;
+        assert_eq!(dropped(&machine), [0, 0]);
+        // it is here, and not yet all of it
+        machine.fakes[1].define("web", true, &xml("web"));
+        machine.fakes[1].guests.lock().unwrap().get_mut("web").unwrap().0.has_job = true;
+        settle::settle(&machine.apps[1], &record(&machine, Side::Arrival).unwrap()).await;
+        settle::settle(&machine.apps[0], &record(&machine, Side::Departure).unwrap()).await;
+        assert!(
+            record(&machine, Side::Departure).is_some()
+                && record(&machine, Side::Arrival).is_some()
+        );
+        machine.fakes[1].guests.lock().unwrap().clear();
+        // its source does not answer
+        machine.fakes[0].guests.lock().unwrap().get_mut("web").unwrap().0.has_job = false;
+        *machine.fakes[0].is_silent.lock().unwrap() = true;
+        settle::settle(&machine.apps[1], &record(&machine, Side::Arrival).unwrap()).await;
+        assert_eq!(dropped(&machine), [0, 0]);
+        assert!(
+            record(&machine, Side::Departure).is_some()
+                && record(&machine, Side::Arrival).is_some()
+        );
+    });
+}
+
+#[test]
+fn file_that_was_there_before_is_never_deleted() {
+    test(async |machine| {
+        let there = machine.folder.path().join("root2/disks/web");
+        std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+        std::fs::write(&there, "mine").unwrap();
+        let peer = Client::unix(machine.folder.path().join("guestd2.sock"));
+        let expected = json!({ "from": 1, "disks": ["/disks/web"] });
+        let path = "/v1/local/arrivals/uuid-web";
+        let refused = peer.post::<Value>(&format!("{path}/expect"), &expected).await.map_err(body);
+        assert!(refused.unwrap_err().message.contains("/disks/web is there by now"));
+        peer.post::<Value>(&format!("{path}/undo"), &json!({})).await.unwrap();
+        assert_eq!(dropped(&machine), [0, 0]);
+    });
+}

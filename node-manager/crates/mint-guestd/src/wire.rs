@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What daemons of guests say to each other, beside the departure and the plan of
+//! `mint_guests::arrival`. It grows by fields that may be left out.
+
+use mint_api::MigrateFigures;
+use mint_types::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// A guest that came, as its new node has it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Arrived {
+    /// libvirt's word for its state.
+    pub state: String,
+    /// Whether it has come: it has a process, and no migration is on it.
+    pub has_come: bool,
+    /// What its way took; none if it did not come by one.
+    #[serde(default)]
+    pub figures: Option<MigrateFigures>,
+}
+
+/// A guest that is about to come, and where its disks' copies will be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Expected {
+    /// Node that it comes from.
+    pub from: NodeId,
+    /// Files that its disks are copied to.
+    pub disks: Vec<String>,
+}

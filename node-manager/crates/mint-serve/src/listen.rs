@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A daemon's Unix socket, which is root's from its first moment on.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixListener;
+
+/// A socket cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}", path.display())]
+pub struct ListenError {
+    /// The file or folder.
+    path: PathBuf,
+    /// What the system said.
+    #[source]
+    source: io::Error,
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> ListenError + use<> {
+    let path = path.to_owned();
+    move |source| ListenError { path, source }
+}
+
+/// Takes a socket, with its folder. The caller holds the daemon's lock: a socket that is
+/// there is a leftover.
+///
+/// # Errors
+/// When the folder or the socket cannot be made.
+pub fn listen(socket: &Path) -> Result<UnixListener, ListenError> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    }
+    if socket.exists() {
+        std::fs::remove_file(socket).map_err(failed(socket))?;
+    }
+    // it gets its mode where nobody else can come, and then its name
+    let mut private = socket.as_os_str().to_owned();
+    private.push(format!(".{}", std::process::id()));
+    let private = PathBuf::from(private);
+    _ = std::fs::remove_dir_all(&private);
+    std::fs::DirBuilder::new().mode(0o700).create(&private).map_err(failed(&private))?;
+    let made = private.join("socket");
+    let listener = UnixListener::bind(&made).map_err(failed(&made))?;
+    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&made, socket))
+        .and_then(|()| std::fs::remove_dir(&private))
+        .map_err(failed(socket))?;
+    Ok(listener)
+}

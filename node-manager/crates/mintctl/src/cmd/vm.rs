@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `mintctl vm …`.
+
+use mint_api::{
+    ErrorBody, ErrorCode, MigrateRequest, MigrateResult, VmList, VmVerb, VmView, vm_path,
+};
+use mint_types::format_bytes;
+use serde_json::json;
+
+use super::context::{Context, Outcome};
+use super::node::path;
+use crate::args::{MigrateArgs, VmArgs, VmCommand};
+use crate::failure::Failure;
+use crate::output::{Table, or_dash, print, print_json};
+
+/// Runs it.
+pub async fn run(context: &Context, command: VmCommand) -> Outcome {
+    match command {
+        VmCommand::List { node } => list(context, node.as_deref()).await,
+        VmCommand::Show(vm) => {
+            let view = context.client.get(&path_of(&vm, "")?).await?;
+            show(context, &view)
+        }
+        VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
+        VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
+        VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
+        VmCommand::Migrate(args) => migrate(context, args).await,
+    }
+}
+
+/// Path of guests: of one node, or of all.
+fn guests(node: Option<&str>) -> Result<String, Failure> {
+    node.map_or_else(|| Ok("/v1/vms".to_owned()), |node| path(node, "vms"))
+}
+
+fn path_of(vm: &VmArgs, rest: &str) -> Result<String, Failure> {
+    if vm.vm.is_empty() {
+        return Err(Failure::usage("a guest has a name: give it, or its UUID"));
+    }
+    Ok(vm_path(&guests(vm.node.as_deref())?, &vm.vm) + rest)
+}
+
+/// Exit status 1 when a node does not say what guests it has.
+async fn list(context: &Context, node: Option<&str>) -> Outcome {
+    let list: VmList = context.client.get(&guests(node)?).await?;
+    let status = u8::from(!list.silent.is_empty());
+    if context.json {
+        print_json(&list)?;
+        return Ok(status);
+    }
+    table(&list.vms).print()?;
+    for node in &list.silent {
+        let text = format!("{} does not say what guests it has: {}", node.name, node.reason);
+        eprintln!("mintctl: {text}");
+    }
+    Ok(status)
+}
+
+fn table(vms: &[VmView]) -> Table {
+    let mut table = Table::new(&["VM", "NODE", "STATE", "VCPUS", "MEMORY", "FLAGS", "UUID"]);
+    for vm in vms {
+        let flags =
+            [(!vm.persistent, "transient"), (vm.autostart, "autostart"), (vm.is_busy, "busy")];
+        let flags: Vec<&str> =
+            flags.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
+        table.row([
+            vm.name.clone(),
+            vm.node_name.clone(),
+            vm.state.clone(),
+            vm.vcpus.to_string(),
+            format_bytes(vm.memory_bytes),
+            or_dash(flags.join(" ")),
+            vm.uuid.clone(),
+        ]);
+    }
+    table
+}
+
+fn show(context: &Context, view: &VmView) -> Outcome {
+    if context.json {
+        print_json(view)?;
+    } else {
+        table(std::slice::from_ref(view)).print()?;
+    }
+    Ok(0)
+}
+
+async fn act(context: &Context, vm: &VmArgs, verb: VmVerb) -> Outcome {
+    let path = path_of(vm, &format!("/{}", verb.word()))?;
+    let view: VmView = context.client.post(&path, &json!({})).await?;
+    show(context, &view)
+}
+
+async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
+    let request = MigrateRequest {
+        to: args.to,
+        dry_run: args.dry_run,
+        bandwidth_bytes_s: args.bandwidth,
+        downtime_ms: args.downtime_ms,
+        parallel: args.parallel,
+    };
+    if request.bandwidth_bytes_s == Some(0) {
+        let text = "bandwidth 0 is none: leave --bandwidth out for no limit";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text).into());
+    }
+    let path = path_of(&args.vm, "/migrate")?;
+    let tell = |line: &str| {
+        if !context.json {
+            eprintln!("{line}");
+        }
+    };
+    let result: MigrateResult = context.client.operate(&path, &request, tell).await?;
+    if context.json {
+        print_json(&result)?;
+    } else {
+        for line in words(&result) {
+            print(&line)?;
+        }
+    }
+    Ok(0)
+}
+
+/// What was done, or would be.
+fn words(result: &MigrateResult) -> Vec<String> {
+    let MigrateResult { name, from, to, memory_bytes, disks, changes, took, .. } = result;
+    let Some(took) = took else {
+        let memory = format_bytes(*memory_bytes);
+        let mut lines =
+            vec![format!("vm {name} can go from node {from} to node {to}: {memory} of memory")];
+        lines.extend(disks.iter().map(|disk| {
+            format!("disk {} is copied: {} ({})", disk.target, disk.path, format_bytes(disk.bytes))
+        }));
+        lines.extend(changes.iter().cloned());
+        return lines;
+    };
+    vec![format!(
+        "vm {name} is on node {to}: {} ms in all, {} ms of them it stood still",
+        took.total_ms, took.downtime_ms
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use mint_api::{DiskCopyView, MigrateFigures};
+    use mint_types::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn guest_is_looked_for_unless_its_node_is_named() {
+        let vm = |node: Option<&str>| VmArgs { vm: "a b".into(), node: node.map(str::to_owned) };
+        assert_eq!(path_of(&vm(None), "/start").unwrap(), "/v1/vms/a%20b/start");
+        assert_eq!(path_of(&vm(Some("node1")), "").unwrap(), "/v1/nodes/node1/vms/a%20b");
+        assert!(path_of(&vm(Some("../x")), "").is_err());
+        assert!(path_of(&VmArgs { vm: String::new(), node: None }, "").is_err());
+    }
+
+    #[test]
+    fn plan_and_result_say_what_goes_where() {
+        let node = |id| NodeId::new(id).unwrap();
+        let plan = MigrateResult {
+            name: "web".into(),
+            uuid: "u".into(),
+            from: node(1),
+            to: node(2),
+            memory_bytes: 512 << 20,
+            disks: vec![DiskCopyView { target: "vda".into(), path: "/d".into(), bytes: 1 << 20 }],
+            changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],
+            took: None,
+        };
+        assert_eq!(
+            words(&plan),
+            [
+                "vm web can go from node 1 to node 2: 512M of memory",
+                "disk vda is copied: /d (1M)",
+                "vCPU 0: CPU 2 -> CPU 0"
+            ]
+        );
+        let took = MigrateFigures { total_ms: 900, downtime_ms: 40, ..MigrateFigures::default() };
+        let done = MigrateResult { took: Some(took), ..plan };
+        assert_eq!(
+            words(&done),
+            ["vm web is on node 2: 900 ms in all, 40 ms of them it stood still"]
+        );
+    }
+}

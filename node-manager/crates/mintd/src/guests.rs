@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The door to guests: what is asked of them is passed on to this node's `mint-guestd`, or
+//! to the daemon of the node that is asked for. Nothing here knows libvirt.
+//!
+//! - `/v1/vms…`: guests wherever they are; this node's `mint-guestd` finds them.
+//! - `/v1/nodes/{node}/vms…`: those of one node; its `mint-guestd` serves them as
+//!   `/v1/local/vms…`, which is also what one mintd asks another for.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{Method, Uri};
+use axum::response::Response;
+use mint_api::{Client, ErrorBody, ErrorCode, MigrateRequest, MigrateResult, VmList, VmView};
+use mint_serve::{Failure, pass_on};
+use mint_types::NodeId;
+use tokio::time::timeout;
+
+use crate::app::App;
+use crate::handlers::{Shared, resolve};
+use crate::openapi::{Route, get, post};
+use crate::peer_clients::peer_error;
+
+/// For another node's daemon to begin its answer, where it is asked what guests are there. A
+/// migration answers at once, too: with lines.
+const BEGINS_WITHIN: Duration = Duration::from_secs(60);
+/// Paths of requests about one node, and those that its own daemons serve.
+const OF_NODE: &str = "/v1/nodes/";
+const LOCAL: &str = "/v1/local";
+
+/// All routes about guests.
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        get("/v1/vms", "Guests of all nodes", here).gives::<VmList>(),
+        get("/v1/vms/{vm}", "A guest, wherever it is", here).gives::<VmView>(),
+        post("/v1/vms/{vm}/start", "Start it", here).gives::<VmView>(),
+        post("/v1/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
+        post("/v1/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
+        post("/v1/vms/{vm}/migrate", "Move it to another node while it runs", here)
+            .takes::<MigrateRequest>()
+            .lines::<MigrateResult>(),
+        get("/v1/nodes/{node}/vms", "Guests of a node", there).gives::<VmList>(),
+        get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
+        post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
+        post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
+        post("/v1/nodes/{node}/vms/{vm}/destroy", "End it at once", there_one).gives::<VmView>(),
+        post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", there_one)
+            .takes::<MigrateRequest>()
+            .lines::<MigrateResult>(),
+        post("/v1/nodes/{node}/arrivals", "Could a guest come to this node, and how?", there),
+        get("/v1/nodes/{node}/arrivals/{vm}", "Did it come?", there_one),
+        post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
+        post("/v1/nodes/{node}/arrivals/{vm}/undo", "It does not come", there_one),
+        get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
+        get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/migrate", "Move it to another node", here)
+            .takes::<MigrateRequest>()
+            .lines::<MigrateResult>(),
+        post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),
+        get("/v1/local/arrivals/{vm}", "Did it come?", here),
+        post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),
+        post("/v1/local/arrivals/{vm}/undo", "It does not come", here),
+    ]
+}
+
+/// To this node's `mint-guestd`, as it was asked for.
+async fn here(
+    State(app): Shared,
+    method: Method,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    Ok(to_guestd(&app, method, uri.path(), body).await?)
+}
+
+async fn there(
+    State(app): Shared,
+    Path(node): Path<String>,
+    method: Method,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    Ok(to_node(&app, &node, method, &uri, body).await?)
+}
+
+async fn there_one(
+    State(app): Shared,
+    Path((node, _)): Path<(String, String)>,
+    method: Method,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    Ok(to_node(&app, &node, method, &uri, body).await?)
+}
+
+/// The path that a node's own daemons know for `/v1/nodes/NODE/…`.
+fn local_path(path: &str) -> Option<String> {
+    let (_node, rest) = path.strip_prefix(OF_NODE)?.split_once('/')?;
+    Some(format!("{LOCAL}/{rest}"))
+}
+
+async fn to_node(
+    app: &App,
+    node: &str,
+    method: Method,
+    uri: &Uri,
+    body: String,
+) -> Result<Response, ErrorBody> {
+    let node = resolve(app, node)?;
+    let path = local_path(uri.path())
+        .ok_or_else(|| ErrorBody::new(ErrorCode::NotFound, "there is no such path"))?;
+    if node.id == app.here {
+        return to_guestd(app, method, &path, body).await;
+    }
+    if !node.state.is_live() {
+        return Err(ErrorBody::refused(vec![mint_node::not_running(&node)]));
+    }
+    let client = app.peers.client(node.id)?;
+    let within = app.peers.patience(node.id, node.boots, BEGINS_WITHIN);
+    match timeout(within, client.pass(method, &path, some(body))).await {
+        Ok(answer) => answer.map(pass_on).map_err(peer_error),
+        Err(_) => Err(silent(node.id, within)),
+    }
+}
+
+fn silent(node: NodeId, within: Duration) -> ErrorBody {
+    let text = format!("mintd of node {node} does not answer within {} s", within.as_secs_f32());
+    ErrorBody::new(ErrorCode::PeerUnreachable, text)
+        .hint("mintctl node list tells whether the node is well")
+}
+
+/// A body, unless it is empty.
+fn some(body: String) -> Option<Vec<u8>> {
+    (!body.is_empty()).then(|| body.into_bytes())
+}
+
+async fn to_guestd(
+    app: &App,
+    method: Method,
+    path: &str,
+    body: String,
+) -> Result<Response, ErrorBody> {
+    // below the root that tests choose
+    let socket = app.root.join(mint_api::GUESTD_SOCKET_PATH.trim_start_matches('/'));
+    match Client::unix(socket).pass(method, path, some(body)).await {
+        Ok(answer) => Ok(pass_on(answer)),
+        Err(error) => {
+            let mut body = ErrorBody::from_error(ErrorCode::GuestdDown, &error);
+            body.causes.insert(0, body.message.clone());
+            body.message = format!("mint-guestd of node {} does not answer", app.here);
+            Err(body.hint(
+                "its log is /var/log/mint/mint-guestd.log, or: journalctl -u mint-guestd; it \
+                 starts again by itself",
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_is_taken_out_of_a_path_and_the_rest_stays_as_it_came() {
+        for (path, local) in [
+            ("/v1/nodes/node2/vms", Some("/v1/local/vms")),
+            ("/v1/nodes/2/vms/a%2Fb/start", Some("/v1/local/vms/a%2Fb/start")),
+            ("/v1/nodes/web/arrivals", Some("/v1/local/arrivals")),
+            ("/v1/nodes/web", None),
+            ("/v1/vms/web", None),
+        ] {
+            assert_eq!(local_path(path).as_deref(), local, "{path}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The door to guests, with a stand-in for mint-guestd behind it.
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use mint_api::ErrorCode;
+use mint_node::fake::FakeMachine;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+
+use super::{Daemon, body, test};
+use crate::caller::Caller;
+use crate::server;
+
+/// A mint-guestd that says what it was asked for.
+fn guestd(daemon: &Daemon) {
+    let socket = daemon.path("run/mint/guestd.sock");
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    let echo = async |method: Method, uri: Uri, body: String| {
+        let status = if uri.path().ends_with("bad") { 409 } else { 200 };
+        let said = json!({ "asked": format!("{method} {uri} {body}"), "code": "plan_refused", "message": "no" });
+        (axum::http::StatusCode::from_u16(status).unwrap(), axum::Json(said))
+    };
+    let router = Router::new().fallback(echo);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let caller = Caller::User { uid: 0, pid: None };
+            tokio::spawn(server::serve(stream, router.clone(), caller));
+        }
+    });
+}
+
+#[test]
+fn requests_about_guests_reach_guestd_as_they_were_made() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        guestd(&daemon);
+        let asked =
+            async |path: &str| daemon.client.get::<Value>(path).await.unwrap()["asked"].clone();
+        assert_eq!(asked("/v1/vms").await, "GET /v1/vms ");
+        assert_eq!(asked("/v1/vms/a%2Fb").await, "GET /v1/vms/a%2Fb ");
+        assert_eq!(asked("/v1/nodes/node0/vms").await, "GET /v1/local/vms ");
+        assert_eq!(asked("/v1/nodes/0/arrivals/u").await, "GET /v1/local/arrivals/u ");
+        let told: Value =
+            daemon.client.post("/v1/vms/web/migrate", &json!({ "to": "x" })).await.unwrap();
+        assert_eq!(told["asked"], "POST /v1/vms/web/migrate {\"to\":\"x\"}");
+        // another node's mintd asks for this node's own, a user does not
+        let from_peer: Value = daemon.peer.get("/v1/local/vms").await.unwrap();
+        assert_eq!(from_peer["asked"], "GET /v1/local/vms ");
+        let user = daemon.client.get::<Value>("/v1/local/vms").await.map_err(body).unwrap_err();
+        assert_eq!(user.code, ErrorCode::NotAllowed);
+        // what it refuses is refused
+        let refused = daemon.client.get::<Value>("/v1/vms/bad").await.map_err(body).unwrap_err();
+        assert_eq!((refused.code, refused.exit_status()), (ErrorCode::PlanRefused, 3));
+    });
+}
+
+#[test]
+fn without_guestd_the_error_says_so_and_where_to_look() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let error = daemon.client.get::<Value>("/v1/vms").await.map_err(body).unwrap_err();
+        assert_eq!((error.code, error.exit_status()), (ErrorCode::GuestdDown, 1));
+        assert!(error.message.contains("mint-guestd.log"), "{error}");
+        let absent = daemon.client.get::<Value>("/v1/nodes/moon/vms").await.map_err(body);
+        assert!(absent.unwrap_err().is_absent());
+    });
+}
