@@ -3,6 +3,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -12,6 +13,10 @@ from rig.node import Node
 from rig.server import Server
 
 NUMBERS = (0, 1, 2)
+OTHER = (
+    "<domain type='kvm'><name>tied</name><memory unit='MiB'>64</memory>"
+    "<os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"
+)
 RECORDS = "/var/lib/mint/guests"  # what mint-guestd writes down of migrations that are not over
 
 
@@ -197,3 +202,51 @@ def test_guestds_that_die_amid_a_migration_leave_one_guest_and_one_disk(pair: Se
         guest = here if found == [1] else there
         guest.wait_ticks(2)
         assert "load FAIL" not in guest.log()
+
+
+def boots(server: Server, number: int) -> int:
+    """How often a node was started."""
+    return server.mintctl.nodes()[number]["boots"]
+
+
+def test_nodes_guests_run_on_elsewhere_while_it_restarts_and_come_back(pair: Server):
+    """node restart node2 --evacuate, asked for on node 0: another kernel under guests that never stop."""
+    with Guest(pair.two, "first") as first, Guest(pair.two, "second") as second:
+        first.start("--disk-load 20 --no-network")
+        second.start("--no-disk --no-network")
+        before = boots(pair, 2)
+        ticks = {}
+        for guest in (first, second):
+            guest.wait_ticks(2)
+            ticks[guest.name] = guest.counter()[-1]
+        plan = pair.mintctl("vm", "evacuate", "two", "--dry-run")
+        assert {vm["name"] for vm in plan["vms"]} == {"first", "second"} and running_on(pair, "first") == [2], plan
+        done = pair.mintctl("node", "restart", "two", "--evacuate", limit_s=600)
+        assert {vm["name"] for vm in done["evacuated"]["vms"]} == {vm["name"] for vm in done["returned"]}
+        assert boots(pair, 2) == before + 1
+        for guest in (first, second):
+            assert running_on(pair, guest.name) == [2]
+            guest.wait_ticks(2)
+            number, uptime_s = guest.counter()[-1]
+            # one boot of the guest: its clock and its counter go on
+            assert number > ticks[guest.name][0] and uptime_s > ticks[guest.name][1], (ticks, number, uptime_s)
+            assert "mint-guest: up" not in guest.log().split(f"tick {ticks[guest.name][0]} ")[-1]
+        assert "load FAIL" not in first.log()
+
+
+def test_node_is_not_ended_while_a_guest_has_no_other_place(pair: Server):
+    """node stop --evacuate: refused for each node's reason, and neither node nor guest notice."""
+    with Guest(pair.one, "tied") as tied:
+        tied.start("--no-disk --no-network")
+        for node in (pair.zero, pair.two):
+            node.run(f"echo {shlex.quote(OTHER)} >/tmp/tied.xml && virsh -q define /tmp/tied.xml; rm /tmp/tied.xml")
+        try:
+            with pytest.raises(MintctlError) as caught:
+                pair.mintctl("node", "stop", "one", "--evacuate")
+            assert caught.value.status == REFUSED and caught.value.codes == {"plan_refused", "vm_name_taken"}
+            assert len(caught.value.refusals) == 2, caught.value
+            assert pair.mintctl.state(1) == "running" and running_on(pair, "tied") == [1]
+            tied.wait_ticks(1)
+        finally:
+            for node in (pair.zero, pair.two):
+                node.run("virsh -q undefine tied")

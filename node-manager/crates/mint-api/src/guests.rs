@@ -108,6 +108,30 @@ pub struct MigrateRequest {
     pub parallel: Option<u32>,
 }
 
+/// All guests that run on a node are to go to others.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvacuateRequest {
+    /// Plan only.
+    pub dry_run: bool,
+    /// At most so many bytes a second; nothing: as fast as it goes.
+    pub bandwidth_bytes_s: Option<u64>,
+    /// A guest may stand still for so long; nothing: QEMU's default, 300 ms.
+    pub downtime_ms: Option<u64>,
+    /// So many streams beside each other; nothing: one.
+    pub parallel: Option<u32>,
+}
+
+/// A node without its guests, or the plan of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EvacuateResult {
+    /// Id of the node.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// Its guests, in the order in which they go.
+    pub vms: Vec<MigrateResult>,
+}
+
 /// A disk that is copied with its guest.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskCopyView {

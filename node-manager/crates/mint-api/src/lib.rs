@@ -30,8 +30,8 @@ pub use client::{ByteReader, Client, LineReader};
 pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
-    DiskCopyView, GUESTD_SOCKET_PATH, MigrateFigures, MigrateRequest, MigrateResult, SilentNode,
-    VmList, VmVerb, VmView, vm_path,
+    DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, MigrateFigures,
+    MigrateRequest, MigrateResult, SilentNode, VmList, VmVerb, VmView, vm_path,
 };
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;

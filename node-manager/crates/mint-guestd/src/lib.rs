@@ -13,6 +13,7 @@
 mod app;
 mod arrivals;
 mod copies;
+mod evacuate;
 mod facts;
 mod hypervisor;
 mod journal;

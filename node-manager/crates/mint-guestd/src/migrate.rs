@@ -15,7 +15,7 @@ use mint_api::{
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
 use mint_serve::lines::Lines;
-use mint_types::{Refusal, RefusalCode, format_bytes};
+use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -57,10 +57,17 @@ pub(crate) async fn prepare(
     let leaving = app.ask(move |hypervisor| hypervisor.leaving(&vm)).await?;
     let uuid = leaving.guest.uuid.clone();
     let moving = app.begin(&uuid).ok_or_else(|| busy(&leaving.guest.name))?;
-    let departure = depart(app, &from, leaving).await?;
-    let path = format!("/v1/nodes/{}/arrivals", to.id);
-    let plan: Plan = app.mintd.post(&path, &departure).await.map_err(client_error)?;
+    let plan = plan(app, &depart(app, &from, leaving).await?, to.id).await?;
     Ok(Way { from, to, plan, uuid, request, _moving: moving })
+}
+
+/// The destination's plan.
+///
+/// # Errors
+/// With every reason why the guest cannot go there.
+pub(crate) async fn plan(app: &App, departure: &Departure, to: NodeId) -> Result<Plan, ErrorBody> {
+    let path = format!("/v1/nodes/{to}/arrivals");
+    app.mintd.post(&path, departure).await.map_err(client_error)
 }
 
 fn busy(name: &str) -> ErrorBody {
@@ -85,7 +92,15 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
     }
 }
 
-async fn depart(app: &App, from: &NodeView, leaving: Leaving) -> Result<Departure, ErrorBody> {
+/// What a guest is that is to leave.
+///
+/// # Errors
+/// When its XML cannot be read, or this host's files do not answer.
+pub(crate) async fn depart(
+    app: &App,
+    from: &NodeView,
+    leaving: Leaving,
+) -> Result<Departure, ErrorBody> {
     let Leaving { guest, xml, persistent_xml, host_cpu_xml } = leaving;
     let domain =
         Domain::parse(&xml).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
@@ -132,18 +147,10 @@ impl Way {
     }
 
     /// Moves the guest, and tells how far it is.
-    pub async fn go(self, app: Arc<App>, lines: Lines) {
-        let last = match self.moved(&app, &lines).await {
-            Ok(result) => match serde_json::to_value(result) {
-                Ok(value) => Line::Result(value),
-                Err(error) => Line::Error(ErrorBody::from_error(ErrorCode::Failed, &error)),
-            },
-            Err(error) => Line::Error(error),
-        };
-        lines.send(&last).await;
-    }
-
-    async fn moved(&self, app: &Arc<App>, lines: &Lines) -> Result<MigrateResult, ErrorBody> {
+    ///
+    /// # Errors
+    /// Says where the guest is.
+    pub async fn moved(&self, app: &Arc<App>, lines: &Lines) -> Result<MigrateResult, ErrorBody> {
         let (name, to) = (&self.plan.name, &self.to.name);
         let copied: u64 = self.plan.disks.iter().map(|disk| disk.bytes).sum();
         let text = format!(

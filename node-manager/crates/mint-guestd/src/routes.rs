@@ -8,7 +8,9 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use mint_api::{ErrorBody, ErrorCode, Line, MigrateRequest, VmList, VmVerb, VmView, vm_path};
+use mint_api::{
+    ErrorBody, ErrorCode, EvacuateRequest, Line, MigrateRequest, VmList, VmVerb, VmView, vm_path,
+};
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on};
 use serde::de::DeserializeOwned;
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, client_error};
 use crate::wire::Arrived;
-use crate::{arrivals, migrate, own, wide};
+use crate::{arrivals, evacuate, migrate, own, wide};
 
 /// A guest's XML, twice, is the largest that is sent.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -32,6 +34,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/vms", get(own_all))
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
+        .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
         .route("/v1/local/arrivals/{vm}/expect", post(expect))
@@ -108,14 +111,22 @@ async fn own_act(
             let way = migrate::prepare(&app, vm, request).await?;
             // an operation answers with lines, also if there is only one
             Ok(lines::respond(move |lines| async move {
-                if way.is_dry_run() {
-                    lines.send(&Line::Result(json!(way.result()))).await;
-                } else {
-                    way.go(app, lines).await;
-                }
+                let result = match way.is_dry_run() {
+                    true => Ok(way.result()),
+                    false => way.moved(&app, &lines).await,
+                };
+                lines
+                    .send(&result.map_or_else(Line::Error, |done| Line::Result(json!(done))))
+                    .await;
             }))
         }
     }
+}
+
+async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure> {
+    let request: EvacuateRequest = parse(if body.is_empty() { "{}" } else { &body })?;
+    let places = evacuate::places(&app).await?;
+    Ok(lines::respond(move |lines| places.go(app, request, lines)))
 }
 
 /// A peer's departure: what it says more than we know is left out.

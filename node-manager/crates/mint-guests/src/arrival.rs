@@ -129,6 +129,16 @@ pub struct Plan {
     pub persistent_xml: Option<String>,
     /// What is another there, in words.
     pub changes: Vec<String>,
+    /// Memory that guests may have there, this one included.
+    #[serde(default)]
+    pub free_memory_bytes: u64,
+}
+
+impl Plan {
+    /// What it takes of the host's memory.
+    pub fn needed_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_add(OVERHEAD_BYTES)
+    }
 }
 
 /// There is no plan.
@@ -165,6 +175,7 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
         xml: running.xml,
         persistent_xml: persistent.map(|landing| landing.xml),
         changes: running.changes,
+        free_memory_bytes: ground.free_memory_bytes,
         name: domain.name,
     })
 }

@@ -134,6 +134,9 @@ pub enum NodeCommand {
         /// Also when virtual functions (SR-IOV) that other nodes have end with it
         #[arg(long, conflicts_with = "all")]
         force: bool,
+        /// Move its guests to other nodes first
+        #[arg(long, conflicts_with = "all")]
+        evacuate: bool,
         /// Kill it after so many seconds
         #[arg(long, value_name = "S")]
         timeout_s: Option<u64>,
@@ -148,6 +151,9 @@ pub enum NodeCommand {
         /// Boot the kernel, initrd and command line of mint.toml, whatever it was added with
         #[arg(long)]
         default_image: bool,
+        /// Move its guests to other nodes first, and back when it runs again
+        #[arg(long, conflicts_with = "no_wait")]
+        evacuate: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -170,6 +176,9 @@ pub enum NodeCommand {
         /// Leave its cores and devices free
         #[arg(long)]
         keep_free: bool,
+        /// Move its guests to other nodes first
+        #[arg(long)]
+        evacuate: bool,
     },
     /// Change what a node owns, while it runs: all of the request, or nothing
     Resize(Box<ResizeArgs>),
@@ -406,6 +415,13 @@ pub enum VmCommand {
     Destroy(VmArgs),
     /// Move a running guest to another node; its own disks go with it
     Migrate(MigrateArgs),
+    /// Move all guests that run on a node to others: each gets a place first, or none goes
+    Evacuate {
+        /// Name, nodeN or id
+        node: String,
+        #[command(flatten)]
+        how: MigrateHow,
+    },
 }
 
 /// A guest.
@@ -426,6 +442,13 @@ pub struct MigrateArgs {
     /// Node that it goes to: name, nodeN or id
     #[arg(long, value_name = "NODE")]
     pub to: String,
+    #[command(flatten)]
+    pub how: MigrateHow,
+}
+
+/// How guests are moved.
+#[derive(ClapArgs, Debug)]
+pub struct MigrateHow {
     /// Only check, and say what would be done
     #[arg(long)]
     pub dry_run: bool,
@@ -522,6 +545,8 @@ mod tests {
             "mintctl node add web --cpus 1 --cpu-count 2 --memory 1G",
             "mintctl node add web --cpus 1 --memory 1G --device 5",
             "mintctl node remove web --to x --keep-free",
+            "mintctl node stop --all --evacuate",
+            "mintctl node restart web --evacuate --no-wait",
             "mintctl vm migrate web",
             "mintctl vm migrate web --to node1 --bandwidth fast",
             "mintctl vm migrate web --to node1 --parallel 0",

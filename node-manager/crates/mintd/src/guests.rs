@@ -11,7 +11,10 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
-use mint_api::{Client, ErrorBody, ErrorCode, MigrateRequest, MigrateResult, VmList, VmView};
+use mint_api::{
+    Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest, MigrateResult,
+    VmList, VmView,
+};
 use mint_serve::{Failure, pass_on};
 use mint_types::NodeId;
 use tokio::time::timeout;
@@ -47,6 +50,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", there_one)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
+        post("/v1/nodes/{node}/evacuate", "Move its guests to other nodes", there)
+            .takes::<EvacuateRequest>()
+            .lines::<EvacuateResult>(),
         post("/v1/nodes/{node}/arrivals", "Could a guest come to this node, and how?", there),
         get("/v1/nodes/{node}/arrivals/{vm}", "Did it come?", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
@@ -59,6 +65,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/vms/{vm}/migrate", "Move it to another node", here)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
+        post("/v1/local/evacuate", "Move its guests to other nodes", here)
+            .takes::<EvacuateRequest>()
+            .lines::<EvacuateResult>(),
         post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),
         get("/v1/local/arrivals/{vm}", "Did it come?", here),
         post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),

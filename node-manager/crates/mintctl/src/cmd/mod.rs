@@ -8,8 +8,11 @@ mod exec;
 mod list;
 mod map;
 mod node;
+mod node_path;
+mod node_result;
 mod operation;
 mod other;
+mod rolling;
 mod top;
 mod vm;
 

@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::context::{Context, Outcome};
-use super::{console, dump, exec, list, top};
+use super::node_path::path;
+use super::node_result::{summary, tell};
+use super::{console, dump, exec, list, rolling, top};
 use crate::args::{AddArgs, NodeCommand, ResizeArgs, Restart, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
@@ -24,19 +26,25 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             let request = StartRequest { wait: wait_for, wait_s, timeout_s: None, default_image };
             operate(context, &path(&node, "start")?, &request).await
         }
-        NodeCommand::Stop { node: Some(node), all: _, force, timeout_s } => {
-            operate(context, &path(&node, "stop")?, &StopRequest { timeout_s, force }).await
+        NodeCommand::Stop { node: Some(node), all: _, force, evacuate, timeout_s } => {
+            let request = StopRequest { timeout_s, force };
+            end(context, &node, "stop", &request, evacuate).await
         }
         NodeCommand::Stop { node: None, timeout_s, .. } => stop_all(context, timeout_s).await,
-        NodeCommand::Restart { node, timeout_s, default_image, wait } => {
+        NodeCommand::Restart { node, timeout_s, default_image, evacuate, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
             let request = StartRequest { wait: wait_for, wait_s, timeout_s, default_image };
-            operate(context, &path(&node, "restart")?, &request).await
+            let path = path(&node, "restart")?;
+            if !evacuate {
+                return operate(context, &path, &request).await;
+            }
+            let gone = rolling::evacuate(context, &node).await?;
+            gone.bring_back(context, &ask(context, &path, &request).await?).await
         }
         NodeCommand::Kill { node } => operate(context, &path(&node, "kill")?, &json!({})).await,
-        NodeCommand::Remove { node, force, to, keep_free } => {
+        NodeCommand::Remove { node, force, to, keep_free, evacuate } => {
             let request = RemoveRequest { force, to, keep_free };
-            operate(context, &path(&node, "remove")?, &request).await
+            end(context, &node, "remove", &request, evacuate).await
         }
         NodeCommand::Resize(args) => resize(context, *args).await,
         NodeCommand::List => nodes(context).await,
@@ -52,17 +60,6 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             exec::run(context, &path(&node, "exec")?, command, !no_stdin).await
         }
     }
-}
-
-/// Path of a node; its name goes into a URL, so only characters of names do.
-pub(super) fn path(node: &str, rest: &str) -> Result<String, Failure> {
-    let good =
-        !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    if !good {
-        return Err(Failure::usage(format_args!("`{node}` is no node: give its name or id")));
-    }
-    let slash = if rest.is_empty() { "" } else { "/" };
-    Ok(format!("/v1/nodes/{node}{slash}{rest}"))
 }
 
 fn waiting(args: &WaitArgs) -> (WaitFor, Option<u64>) {
@@ -160,55 +157,32 @@ pub async fn move_device(context: &Context, device: Bdf, to: &str, dry_run: bool
     operate(context, &path(to, "resize")?, &ResizeRequest { spec, dry_run }).await
 }
 
+/// Ends a node; with `evacuate` once its guests are elsewhere.
+async fn end(
+    context: &Context,
+    node: &str,
+    verb: &str,
+    request: &impl Serialize,
+    evacuate: bool,
+) -> Outcome {
+    let path = path(node, verb)?;
+    if !evacuate {
+        return operate(context, &path, request).await;
+    }
+    let gone = rolling::evacuate(context, node).await?;
+    gone.tell(context, &ask(context, &path, request).await?)
+}
+
+async fn ask(
+    context: &Context,
+    path: &str,
+    request: &impl Serialize,
+) -> Result<NodeResult, Failure> {
+    Ok(context.client.operate(path, request, |text| eprintln!("{text}")).await?)
+}
+
 async fn operate(context: &Context, path: &str, request: &impl Serialize) -> Outcome {
-    let result: NodeResult =
-        context.client.operate(path, request, |text| eprintln!("{text}")).await?;
-    tell(context, &result)
-}
-
-/// The result of an operation on a node.
-pub fn tell(context: &Context, result: &NodeResult) -> Outcome {
-    if context.json {
-        print_json(result)?;
-        return Ok(0);
-    }
-    if result.dry_run {
-        for note in &result.notes {
-            print(&format!("note: {note}"))?;
-        }
-        for step in &result.steps {
-            print(&format!("would {step}"))?;
-        }
-        return Ok(0);
-    }
-    for note in &result.notes {
-        print(&format!("note: {note}"))?;
-    }
-    print(&summary(result))?;
-    Ok(0)
-}
-
-fn summary(result: &NodeResult) -> String {
-    if let (Some(name), Some(id)) = (&result.removed, result.id) {
-        return format!("node {id} ({name}) is removed");
-    }
-    let Some(node) = &result.node else { return "done".to_owned() };
-    let times = &result.times;
-    let mut parts = Vec::new();
-    for (what, ms) in [
-        ("stopped", times.stop_ms),
-        ("planned", times.plan_ms),
-        ("moved", times.apply_ms),
-        ("loaded", times.load_ms),
-        ("kernel runs", times.running_ms),
-        ("mintd answers", times.mintd_ms),
-    ] {
-        if let Some(ms) = ms.filter(|&ms| ms > 0) {
-            parts.push(format!("{what} {}.{:03} s", ms / 1000, ms % 1000));
-        }
-    }
-    let how = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
-    format!("node {} ({}) is {}{how}", node.id, node.name, node.state)
+    tell(context, &ask(context, path, request).await?)
 }
 
 async fn nodes(context: &Context) -> Outcome {
@@ -251,18 +225,4 @@ fn row(node: &NodeView) -> [String; 10] {
         node.mintd.clone(),
         or_dash(node.release.clone()),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn node_names_stay_inside_their_path() {
-        assert_eq!(path("web", "kill").unwrap(), "/v1/nodes/web/kill");
-        assert_eq!(path("1", "").unwrap(), "/v1/nodes/1");
-        for bad in ["", "a/b", "..", "a b", "a?b", "ü"] {
-            assert!(path(bad, "").is_err(), "{bad}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::context::{Context, Outcome};
-use super::node;
+use super::node_result;
 use super::other::{tell_applied, utc};
 use crate::args::OperationCommand;
 use crate::failure::Failure;
@@ -133,7 +133,7 @@ async fn wait(context: &Context, id: u64) -> Outcome {
             }
             Ok(0)
         }
-        _ => node::tell(context, &understood::<NodeResult>(result)?),
+        _ => node_result::tell(context, &understood::<NodeResult>(result)?),
     }
 }
 

@@ -2,14 +2,14 @@
 //! `mintctl vm …`.
 
 use mint_api::{
-    ErrorBody, ErrorCode, MigrateRequest, MigrateResult, VmList, VmVerb, VmView, vm_path,
+    EvacuateRequest, EvacuateResult, MigrateRequest, MigrateResult, VmList, VmVerb, VmView, vm_path,
 };
 use mint_types::format_bytes;
 use serde_json::json;
 
 use super::context::{Context, Outcome};
-use super::node::path;
-use crate::args::{MigrateArgs, VmArgs, VmCommand};
+use super::node_path::path;
+use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
 
@@ -25,6 +25,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Migrate(args) => migrate(context, args).await,
+        VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
 }
 
@@ -92,24 +93,16 @@ async fn act(context: &Context, vm: &VmArgs, verb: VmVerb) -> Outcome {
 }
 
 async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
+    check(&args.how)?;
     let request = MigrateRequest {
         to: args.to,
-        dry_run: args.dry_run,
-        bandwidth_bytes_s: args.bandwidth,
-        downtime_ms: args.downtime_ms,
-        parallel: args.parallel,
+        dry_run: args.how.dry_run,
+        bandwidth_bytes_s: args.how.bandwidth,
+        downtime_ms: args.how.downtime_ms,
+        parallel: args.how.parallel,
     };
-    if request.bandwidth_bytes_s == Some(0) {
-        let text = "bandwidth 0 is none: leave --bandwidth out for no limit";
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text).into());
-    }
     let path = path_of(&args.vm, "/migrate")?;
-    let tell = |line: &str| {
-        if !context.json {
-            eprintln!("{line}");
-        }
-    };
-    let result: MigrateResult = context.client.operate(&path, &request, tell).await?;
+    let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;
     if context.json {
         print_json(&result)?;
     } else {
@@ -118,6 +111,47 @@ async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
         }
     }
     Ok(0)
+}
+
+async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
+    check(&how)?;
+    let request = EvacuateRequest {
+        dry_run: how.dry_run,
+        bandwidth_bytes_s: how.bandwidth,
+        downtime_ms: how.downtime_ms,
+        parallel: how.parallel,
+    };
+    let path = path(node, "evacuate")?;
+    let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;
+    if context.json {
+        print_json(&result)?;
+        return Ok(0);
+    }
+    for line in result.vms.iter().flat_map(words) {
+        print(&line)?;
+    }
+    if result.vms.is_empty() {
+        print(&format!("no guest runs on node {}", result.node))?;
+    }
+    Ok(0)
+}
+
+/// What clap cannot see.
+fn check(how: &MigrateHow) -> Result<(), Failure> {
+    if how.bandwidth == Some(0) {
+        return Err(Failure::usage("bandwidth 0 is none: leave --bandwidth out for no limit"));
+    }
+    Ok(())
+}
+
+/// Progress for people.
+fn tell(context: &Context) -> impl FnMut(&str) + use<> {
+    let is_told = !context.json;
+    move |line| {
+        if is_told {
+            eprintln!("{line}");
+        }
+    }
 }
 
 /// What was done, or would be.

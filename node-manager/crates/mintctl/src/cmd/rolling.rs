@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `--evacuate`: a node's guests run on elsewhere while it ends, and come back to it.
+//!
+//! Whoever asks for it waits; when this command dies, guests run on wherever they are.
+
+use std::time::Duration;
+
+use mint_api::{
+    ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest,
+    MigrateResult, NodeDetail, NodeResult, VmList, vm_path,
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::context::{Context, Outcome};
+use super::node_path::path;
+use super::node_result::tell;
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+
+/// For libvirt and mint-guestd of a node that was started to answer.
+const READY_WITHIN: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_secs(1);
+
+/// A node whose guests have gone.
+pub struct Evacuated {
+    reference: String,
+    result: EvacuateResult,
+}
+
+/// Moves a node's guests to other nodes.
+///
+/// # Errors
+/// When it is the node that this runs on, or a guest has no place; then none goes.
+pub async fn evacuate(context: &Context, node: &str) -> Result<Evacuated, Failure> {
+    let detail: NodeDetail = context.client.get(&path(node, "")?).await?;
+    if detail.node.is_self {
+        let text = format!("{} is the node that this runs on", detail.node.name);
+        let error = ErrorBody::new(ErrorCode::BadRequest, text);
+        return Err(error.hint("say it on another node: this command ends with its node").into());
+    }
+    let request = EvacuateRequest::default();
+    let path = path(node, "evacuate")?;
+    let result = context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
+    Ok(Evacuated { reference: format!("node{}", detail.node.id), result })
+}
+
+impl Evacuated {
+    /// Tells how the node ended.
+    ///
+    /// # Errors
+    /// When the output is closed.
+    pub fn tell(&self, context: &Context, ended: &NodeResult) -> Outcome {
+        if context.json {
+            print_json(&json!({ "result": ended, "evacuated": self.result }))?;
+            return Ok(0);
+        }
+        tell(context, ended)
+    }
+
+    /// Brings the guests back, one after the other, once the node's libvirt answers.
+    ///
+    /// # Errors
+    /// When it does not, or a guest cannot come back: it runs on where it is.
+    pub async fn bring_back(&self, context: &Context, started: &NodeResult) -> Outcome {
+        if !context.json {
+            tell(context, started)?;
+        }
+        self.wait_ready(context).await?;
+        let mut returned = Vec::new();
+        for vm in &self.result.vms {
+            let request = MigrateRequest {
+                to: self.reference.clone(),
+                dry_run: false,
+                bandwidth_bytes_s: None,
+                downtime_ms: None,
+                parallel: None,
+            };
+            let path = vm_path("/v1/vms", &vm.uuid) + "/migrate";
+            let back: MigrateResult =
+                context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
+            if !context.json {
+                print(&format!("vm {} is back on {}", back.name, self.reference))?;
+            }
+            returned.push(back);
+        }
+        if context.json {
+            let all = json!({ "result": started, "evacuated": self.result, "returned": returned });
+            print_json(&all)?;
+        }
+        Ok(0)
+    }
+
+    async fn wait_ready(&self, context: &Context) -> Result<(), Failure> {
+        if self.result.vms.is_empty() {
+            return Ok(());
+        }
+        let guests = path(&self.reference, "vms")?;
+        let end = Instant::now() + READY_WITHIN;
+        loop {
+            match context.client.get::<VmList>(&guests).await {
+                Ok(_) => return Ok(()),
+                Err(error @ ClientError::Refused(_)) if Instant::now() < end => {
+                    drop(error);
+                    tokio::time::sleep(POLL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
