@@ -106,10 +106,11 @@ def test_running_guest_moves_to_another_node_and_back(pair: Server):
         assert (plan["from"], plan["to"], plan["took"]) == (1, 2, None), plan
         assert [disk["path"] for disk in plan["disks"]] == [path]
         assert known(pair.one)["mover"] == "running" and "mover" not in known(pair.two)
-        for source, target in ((here, there), (there, here)):
+        limits = ("--parallel", 2, "--downtime-ms", 500, "--bandwidth", "100M")
+        for source, target, how in ((here, there, ()), (there, here, limits)):
             ticks, writes = source.ticks(), counted_writes(source.log())[-1]
             target.node.run(f"rm -f {target.log_path}")
-            done = pair.mintctl("vm", "migrate", "mover", "--to", target.node.number)
+            done = pair.mintctl("vm", "migrate", "mover", "--to", target.node.number, *how)
             assert done["took"]["total_ms"] > done["took"]["downtime_ms"] > 0, done
             assert known(target.node)["mover"] == "running" and "mover" not in known(source.node)
             assert target.node.out("virsh domuuid mover").strip() == uuid
@@ -250,3 +251,22 @@ def test_node_is_not_ended_while_a_guest_has_no_other_place(pair: Server):
         finally:
             for node in (pair.zero, pair.two):
                 node.run("virsh -q undefine tied")
+
+
+def test_plain_virsh_migrate_gets_pins_of_the_other_node(pair: Server):
+    """virsh migrate of a guest that is pinned to node 1's second CPU, which node 2 has not: libvirt's hook gives it one
+    that is there."""
+    with Guest(pair.one, "plain") as here, Guest(pair.two, "plain") as there:
+        here.start("--no-disk --no-network --pin 1")
+        assert domain_cpus(pair.one, "plain") == ["1"] and pair.two.out("nproc").strip() == "1"
+        here.wait_ticks(2)
+        ticks = here.ticks()
+        pair.two.run(f"rm -f {there.log_path}")
+        pair.one.run("virsh migrate --live --p2p plain qemu+ssh://node2/system", 240)
+        assert running_on(pair, "plain") == [2] and domain_cpus(pair.two, "plain") == ["0"]
+        there.wait_ticks(2)
+        assert there.counter()[0][0] > ticks and "mint-guest: up" not in there.log()
+        # what it is called for else passes, whatever it gets
+        for what in ("start begin", "reconnect begin", "release end"):
+            pair.two.run(f"echo broken | /etc/libvirt/hooks/qemu plain {what} -")
+        assert pair.two.run("echo broken | /etc/libvirt/hooks/qemu plain migrate begin -", check=False).status == 1

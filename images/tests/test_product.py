@@ -44,7 +44,7 @@ def built(tmp_path_factory):
         assert (BUILD / name).exists(), f"{BUILD / name} is not there; run 'make images-check'"
         (build / name).parent.mkdir(exist_ok=True)
         (build / name).symlink_to(BUILD / name)
-    for name in ("bin/mintd", "bin/mint-guestd", "bin/mintctl", "bin/mint-kvm-config", "bin/mint-guest", "kexec/kexec",
+    for name in ("bin/mintd", "bin/mint-guestd", "bin/mintctl", "bin/mint-kvm-config", "bin/mint-guest", "bin/mint-libvirt-hook", "kexec/kexec",
                  *(f"kernel/{flavour}/bzImage" for flavour in ("mint", "rt", "off", "stock", "kasan"))):  # fmt: skip
         (build / name).parent.mkdir(parents=True, exist_ok=True)
         (build / name).write_text(name)
@@ -80,7 +80,7 @@ def test_product_has_nothing_of_the_rigs_layer(product, rig):
     have = files(product)
     assert have.keys() >= {
         "/usr/sbin/mintd", "/usr/sbin/mint-guestd", "/usr/bin/mintctl", "/usr/sbin/mint-guest", "/boot/vmlinuz-mint",
-        "/boot/vmlinuz-mint-rt",
+        "/boot/vmlinuz-mint-rt", "/etc/libvirt/hooks/qemu",
     }  # fmt: skip
     shared = {path for path, mode in files(rig).items() if not mode.startswith("d")} & (have.keys() | in_node.keys())
     # The rig's settings lie over the product's.

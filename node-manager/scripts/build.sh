@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds mintd, mint-guestd, mintctl, mint-kvm-config and mint-guest into $BUILD/bin, mintctl's man
+# Builds mintd, mint-guestd, mintctl, mint-kvm-config, mint-guest and libvirt's hook into $BUILD/bin, mintctl's man
 # pages and completions into $BUILD/share. Dynamically linked against this machine's C library: the node
 # image's (Debian 13) is as new or newer than that of every machine we build on.
 #
@@ -24,11 +24,12 @@ have=$(cargo --version | awk '{ print $2 }')
 . scripts/seed.sh
 export CARGO_TARGET_DIR="$BUILD/cargo"
 seed_take release
-cargo build --release --locked --quiet --bin mintd --bin mint-guestd --bin mintctl --bin mint-kvm-config --bin mint-guest
+cargo build --release --locked --quiet --bin mintd --bin mint-guestd --bin mintctl --bin mint-kvm-config --bin mint-guest \
+	--bin mint-libvirt-hook
 seed_keep release
 
 mkdir -p "$BUILD/bin" "$BUILD/share/man" "$BUILD/share/completions"
-for name in mintd mint-guestd mintctl mint-kvm-config mint-guest; do
+for name in mintd mint-guestd mintctl mint-kvm-config mint-guest mint-libvirt-hook; do
 	# the same bytes keep their time: images are not rebuilt for nothing
 	cmp -s "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name" ||
 		install -m 755 "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name"

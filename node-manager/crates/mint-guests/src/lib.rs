@@ -21,6 +21,7 @@ pub mod domain;
 pub mod facts;
 pub mod failure;
 pub mod guest;
+pub mod hook;
 pub mod landing;
 pub mod settings;
 pub mod setup;
