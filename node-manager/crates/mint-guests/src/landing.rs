@@ -57,7 +57,7 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
                 let Some(text) = cpus("cpuset")? else { return Ok(()) };
                 if !is_there(&text, &host.online)? {
                     changes.push(format!("vCPUs: not kept to CPUs {text}"));
-                    cuts.push((span, Cut::Put(changed(tag, "cpuset", None, is_whole))));
+                    cuts.push((span, Cut::Put(changed(tag, "cpuset", None, is_whole)?)));
                 }
             }
             ["domain", "cputune", "vcpupin"] => {
@@ -71,13 +71,13 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
                     Some((cpu, Some(&there))) => {
                         changes.push(format!("vCPU {vcpu}: CPU {cpu} -> CPU {there}"));
                         let there = there.to_string();
-                        let fresh = changed(tag, "cpuset", Some(&there), is_whole);
+                        let fresh = changed(tag, "cpuset", Some(&there), is_whole)?;
                         cuts.push((span, Cut::Put(fresh)));
                     }
                     None if is_there(&text, &host.online)? => {}
                     _ => {
                         changes.push(format!("vCPU {vcpu}: not pinned to {text}"));
-                        cuts.push((span, Cut::Drop));
+                        cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
                     }
                 }
             }
@@ -86,14 +86,14 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
                 if !is_there(&text, &host.online)? {
                     let what = path.last().copied().unwrap_or_default().trim_end_matches("pin");
                     changes.push(format!("{what} threads: not pinned to {text}"));
-                    cuts.push((span, Cut::Drop));
+                    cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
                 }
             }
             ["domain", "numatune", "memory" | "memnode"] => {
                 let Some(text) = cpus("nodeset")? else { return Ok(()) };
                 if !is_there(&text, &host.numa_nodes)? {
                     changes.push(format!("memory: not kept to NUMA nodes {text}"));
-                    cuts.push((span, Cut::Drop));
+                    cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
                 }
             }
             _ => {}
@@ -155,25 +155,49 @@ fn attribute(tag: &BytesStart<'_>, name: &str) -> Result<Option<String>, DomainE
 }
 
 /// The tag with another value of an attribute, or without it.
-fn changed(tag: &BytesStart<'_>, name: &str, value: Option<&str>, is_whole: bool) -> String {
+fn changed(
+    tag: &BytesStart<'_>,
+    name: &str,
+    value: Option<&str>,
+    is_whole: bool,
+) -> Result<String, DomainError> {
+    let bad = |error: &dyn std::fmt::Display| DomainError::Unreadable(error.to_string());
     let mut fresh = BytesStart::new(String::from_utf8_lossy(tag.name().as_ref()).into_owned());
-    for attribute in tag.attributes().flatten() {
-        if attribute.key.as_ref() != name.as_bytes() {
-            fresh.push_attribute(attribute);
+    for attribute in tag.attributes() {
+        let attribute = attribute.map_err(|error| bad(&error))?;
+        let key = String::from_utf8_lossy(attribute.key.as_ref());
+        if key != name {
+            // its quotes may be other ones: what it holds is written anew
+            let kept = attribute.unescape_value().map_err(|error| bad(&error))?;
+            fresh.push_attribute((key.as_ref(), kept.as_ref()));
         } else if let Some(value) = value {
             fresh.push_attribute((name, value));
         }
     }
     let inner = String::from_utf8_lossy(&fresh);
-    if is_whole { format!("<{inner}/>") } else { format!("<{inner}>") }
+    Ok(if is_whole { format!("<{inner}/>") } else { format!("<{inner}>") })
 }
 
 /// A part of the text, in bytes.
 type Span = std::ops::Range<usize>;
 
+/// From the tag that begins an element to its end.
+fn whole(xml: &str, tag: Span, is_whole: bool) -> Result<Span, DomainError> {
+    if is_whole {
+        return Ok(tag);
+    }
+    let bad = |error: &dyn std::fmt::Display| DomainError::Unreadable(error.to_string());
+    let mut reader = Reader::from_str(&xml[tag.start..]);
+    if let Event::Start(start) = reader.read_event().map_err(|error| bad(&error))? {
+        reader.read_to_end(start.name()).map_err(|error| bad(&error))?;
+    }
+    let length = usize::try_from(reader.buffer_position()).map_err(|error| bad(&error))?;
+    Ok(tag.start..tag.start + length)
+}
+
 /// Calls `seen` for each tag that begins an element: with the names of the elements from the
 /// document's own to it, the tag, the part of the text that it is, and whether it is the whole
-/// element. An element that is to be dropped must be a whole one; libvirt writes all such so.
+/// element.
 fn walk(
     xml: &str,
     mut seen: impl FnMut(&[&str], &BytesStart<'_>, Span, bool) -> Result<(), DomainError>,

@@ -68,3 +68,24 @@ fn pin_that_cannot_be_read_is_an_error() {
         assert!(land(&xml, &host("0-7", "", "0-1")).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn pin_that_has_an_end_tag_goes_with_it() {
+    let long = WEB
+        .replace("<emulatorpin cpuset='2-3'/>", "<emulatorpin cpuset='2-3'> <x/> </emulatorpin>");
+    let landing = land(&long, &host("0-1", "", "0")).unwrap();
+    assert!(
+        !landing.xml.contains("emulatorpin") && !landing.xml.contains("<x/>"),
+        "{}",
+        landing.xml
+    );
+    assert_eq!(pins(&landing.xml), ["0", "1"]);
+}
+
+#[test]
+fn quotes_in_what_stays_do_not_end_it() {
+    let odd = WEB.replace("placement='static'", "placement='s\"&amp;'");
+    let landing = land(&odd, &host("0-1", "", "0")).unwrap();
+    assert!(landing.xml.contains("placement=\"s&quot;&amp;\""), "{}", landing.xml);
+    Domain::parse(&landing.xml).unwrap();
+}
