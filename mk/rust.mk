@@ -13,7 +13,7 @@ rust-check: ## format, lints and unit tests of the Rust code
 	@sh $(RUST_DIR)/scripts/check.sh
 
 fuzz: ## feed damaged input to all that reads foreign bytes, 10 minutes (FUZZ_S=seconds)
-	@export MINT_FUZZ_S=$(or $(FUZZ_S),600); $(CARGO) test --locked --release --package mint-fuzz --test targets --test intents -- --nocapture
+	@export MINT_FUZZ_S=$(or $(FUZZ_S),600); $(CARGO) test --locked --release --package mint-fuzz --test targets --test intents --test guests -- --nocapture
 
 rust-fmt: ## format the Rust code
 	@$(CARGO) fmt
