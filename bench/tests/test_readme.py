@@ -95,10 +95,10 @@ def down_afterwards():
 
 @pytest.mark.usefixtures("down_afterwards")
 def test_commands_to_play_do_what_the_readme_says():
-    """make up, exec with mintctl node add, list and resize, sh on a terminal, down."""
+    """make up, exec with mintctl node add, list and resize, a guest that moves, sh on a terminal, down."""
     outputs = {}
     lines = commands()
-    assert len(lines) == 6, lines
+    assert len(lines) == 9, lines
     for line in lines:
         if line.startswith("make sh"):
             typed = [(r"[$#] ", "echo $((6 * 7)) cores=$(nproc)\r"), (r"42 cores=\d+", "exit\r")]
@@ -106,7 +106,8 @@ def test_commands_to_play_do_what_the_readme_says():
         else:
             if line == "make down":
                 statuses_are_passed()
-            outputs[re.search(r"node (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(line)
+            outputs[re.search(r"(node|vm) (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(line)
     assert re.search(r"\bweb\b.*\brunning\b", outputs["node list"])
+    assert re.search(r"\bdemo +node0 +running\b", outputs["vm list"]), outputs["vm list"]
     assert "42 cores=3" in outputs["sh"]
     assert not list((RIG / NAME).glob("*.socket"))
