@@ -41,6 +41,11 @@ def listed(mintctl: Mintctl, *words: object) -> dict[int, dict[str, str]]:
     return found
 
 
+def running_on(server: Server, name: str) -> list[int]:
+    """Nodes whose libvirt runs a guest of that name."""
+    return [number for number in NUMBERS if known(server.node(number)).get(name) == "running"]
+
+
 def domain_cpus(node: Node, name: str) -> list[str]:
     """CPUs that a guest's vCPUs are pinned to, as its node's libvirt has them."""
     return re.findall(r"<vcpupin vcpu='\d+' cpuset='([^']*)'", node.out(f"virsh dumpxml {name}"))
@@ -87,6 +92,12 @@ def test_node_whose_guestd_is_down_is_named_and_comes_back_after_a_kill(pair: Se
         with pytest.raises(MintctlError) as caught:
             pair.mintctl("vm", "list", "--node", "one")
         assert caught.value.code == "guestd_down", caught.value
+        with Guest(pair.two, "waits") as guest:
+            guest.start("--no-disk --no-network")
+            with pytest.raises(MintctlError) as caught:
+                pair.mintctl("vm", "migrate", "waits", "--to", "one")
+            assert (caught.value.status, caught.value.codes) == (REFUSED, {"plan_refused", "peer_unreachable"})
+            assert running_on(pair, "waits") == [2]
     answers = "mintctl vm list --node one >/dev/null 2>&1"
     pair.zero.wait("node 1's mint-guestd", answers)
     before = pair.one.out("pidof mint-guestd").strip()
@@ -173,11 +184,6 @@ def test_migration_that_is_cancelled_leaves_the_guest_and_nothing_else(pair: Ser
         pair.mintctl("vm", "migrate", "slow", "--to", "two")
         there.wait_ticks(2)
         assert "load FAIL" not in there.log()
-
-
-def running_on(server: Server, name: str) -> list[int]:
-    """Nodes whose libvirt runs a guest of that name."""
-    return [number for number in NUMBERS if known(server.node(number)).get(name) == "running"]
 
 
 def test_guestds_that_die_amid_a_migration_leave_one_guest_and_one_disk(pair: Server):

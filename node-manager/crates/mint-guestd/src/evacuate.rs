@@ -66,17 +66,13 @@ async fn place(
     let mut best: Option<(u64, u64, &NodeView)> = None;
     let mut refusals = Vec::new();
     for node in others {
-        let plan: Plan = match plan(app, departure, node.id).await {
+        let plan: Plan = match plan(app, departure, node).await {
             Ok(plan) => plan,
             Err(error) if error.code == ErrorCode::PlanRefused => {
                 refusals.extend(error.refusals);
                 continue;
             }
-            // one that does not answer has no place
-            Err(error) => {
-                refusals.push(silent(node, &error));
-                continue;
-            }
+            Err(error) => return Err(error),
         };
         let (needs, taken) = (plan.needed_bytes(), taken.get(&node.id).copied().unwrap_or(0));
         let left = plan.free_memory_bytes.saturating_sub(taken);
@@ -91,11 +87,6 @@ async fn place(
             .hint("mintctl node list shows the nodes; start one"));
     }
     Ok(best.map(|(_, needs, node)| (node.clone(), needs)).ok_or(refusals))
-}
-
-fn silent(node: &NodeView, error: &ErrorBody) -> Refusal {
-    let text = format!("{} does not say whether it can have guests: {error}", node.name);
-    Refusal::new(RefusalCode::PeerUnreachable, format_args!("node {}", node.name), text)
 }
 
 /// The guests that go there before it leave it no room.

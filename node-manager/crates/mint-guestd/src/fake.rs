@@ -107,6 +107,7 @@ impl Hypervisor for Fake {
             uuid: facts.uuid.clone(),
             is_active: facts.active,
         };
+        self.guests()?;
         Ok(Room {
             pinned: CpuSet::default(),
             guests: lock(&self.guests).values().map(neighbour).collect(),

@@ -15,7 +15,7 @@ use mint_api::{
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
 use mint_serve::lines::Lines;
-use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
+use mint_types::{Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -57,17 +57,36 @@ pub(crate) async fn prepare(
     let leaving = app.ask(move |hypervisor| hypervisor.leaving(&vm)).await?;
     let uuid = leaving.guest.uuid.clone();
     let moving = app.begin(&uuid).ok_or_else(|| busy(&leaving.guest.name))?;
-    let plan = plan(app, &depart(app, &from, leaving).await?, to.id).await?;
+    let plan = plan(app, &depart(app, &from, leaving).await?, &to).await?;
     Ok(Way { from, to, plan, uuid, request, _moving: moving })
 }
 
-/// The destination's plan.
+/// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
 ///
 /// # Errors
 /// With every reason why the guest cannot go there.
-pub(crate) async fn plan(app: &App, departure: &Departure, to: NodeId) -> Result<Plan, ErrorBody> {
-    let path = format!("/v1/nodes/{to}/arrivals");
-    app.mintd.post(&path, departure).await.map_err(client_error)
+pub(crate) async fn plan(
+    app: &App,
+    departure: &Departure,
+    to: &NodeView,
+) -> Result<Plan, ErrorBody> {
+    let path = format!("/v1/nodes/{}/arrivals", to.id);
+    app.mintd.post(&path, departure).await.map_err(client_error).map_err(|error| {
+        let is_silent = matches!(
+            error.code,
+            ErrorCode::GuestdDown
+                | ErrorCode::PeerUnreachable
+                | ErrorCode::VersionMismatch
+                | ErrorCode::NotFound
+        );
+        if is_silent { ErrorBody::refused(vec![silent(to, &error)]) } else { error }
+    })
+}
+
+fn silent(node: &NodeView, error: &ErrorBody) -> Refusal {
+    let text = format!("{} does not say whether it can have guests: {error}", node.name);
+    Refusal::new(RefusalCode::PeerUnreachable, format_args!("node {}", node.name), text)
+        .hint("choose another node, or see to its mint-guestd and libvirt first")
 }
 
 fn busy(name: &str) -> ErrorBody {

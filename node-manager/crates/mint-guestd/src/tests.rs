@@ -255,6 +255,12 @@ fn guest_that_cannot_go_or_does_not_get_there_stays() {
         assert!(failed.message.contains("it stays on node1 (running)"), "{failed}");
         assert!(failed.causes[0].contains("the wire is cut"), "{failed}");
         assert!(machine.fakes[0].has("web"));
+        *machine.fakes[1].is_silent.lock().unwrap() = true;
+        let (refused, _) = migrate(&machine, json!({ "to": "node2" })).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::PeerUnreachable, "{refused}");
+        assert!(refused.message.contains("libvirt of this node does not answer"), "{refused}");
+        *machine.fakes[1].is_silent.lock().unwrap() = false;
         for bad in [
             json!({ "to": "node2", "speed": 1 }),
             json!({}),
