@@ -25,6 +25,7 @@ pub fn is_arrival(arguments: &[String]) -> bool {
 /// # Errors
 /// When its XML cannot be read: libvirt refuses the migration then.
 pub fn answer(xml: &str, host: &HostCpus) -> Result<Option<String>, DomainError> {
+    Domain::parse(xml)?;
     let landing = land(xml, host)?;
     Ok((!landing.changes.is_empty()).then_some(landing.xml))
 }
@@ -110,6 +111,8 @@ mod tests {
         let host =
             HostCpus { online: set("0-7"), taken: CpuSet::default(), numa_nodes: set("0-1") };
         assert_eq!(answer(WEB, &host), Ok(None));
-        assert!(answer("<domain", &host).is_err());
+        for bad in ["<domain", "broken", ""] {
+            assert!(answer(bad, &host).is_err(), "{bad}");
+        }
     }
 }
