@@ -28,7 +28,7 @@ $(IMAGES_OUT)/fio: images/scripts/build-fio images/scripts/trixie-sources
 $(IMAGES_OUT)/node.initrd: $(IMAGES_OUT)/busybox images/init/init.initrd images/scripts/build-initrd images/scripts/pack-initrd
 	@images/scripts/build-initrd $< $@
 
-$(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/init.guest images/scripts/build-guest images/scripts/pack-initrd
+$(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/init.guest images/init/udhcpc.guest images/scripts/build-guest images/scripts/pack-initrd
 	@images/scripts/build-guest $< $(word 2,$^) $@
 
 # One boot of the image, when image or kernel version are new to the cache.

@@ -18,7 +18,8 @@ DESCRIPTION = {
     "memory_bytes": str(1 << 30),
     "pool_path": '"/var/lib/libvirt/images"',
     "bridge": '"mintbr0"',
-    "guest_network": '"10.78.11.1/24"',
+    "guest_network": '"10.78.0.11/16"',
+    "guest_network6": '"fd4d:494e:5400:78::11/64"',
     "uplink": '""',
 }
 
@@ -55,32 +56,31 @@ def run():
 
 @pytest.fixture(scope="session")
 def libvirt_tools(tmp_path_factory):
-    """Directory with virt-xml-validate as it is on a node, schemas included.
+    """Directory with virt-xml-validate and dnsmasq as they are on a node, schemas included.
 
-    Taken from the node image, because the building machine has no libvirt:
-    its xmllint runs with the image's own C library.
+    Taken from the node image, because the building machine has neither:
+    they run with the image's own libraries.
     """
     image = BUILD / "images" / "node.squashfs"
     assert image.exists(), f"{image} is not there; run 'make images-check'"
     root = tmp_path_factory.mktemp("node") / "root"
     subprocess.run(
         ["unsquashfs", "-no-progress", "-quiet", "-d", root, image,
-         "usr/bin/xmllint", "usr/bin/virt-xml-validate", "usr/share/libvirt/schemas",
-         *(f"usr/lib/x86_64-linux-gnu/{name}" for name in (
-             "ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libxml2.so*", "libreadline.so*",
-             "libtinfo.so*", "liblzma.so*", "libz.so*", "libicu*"))],
+         "usr/bin/xmllint", "usr/bin/virt-xml-validate", "usr/share/libvirt/schemas", "usr/sbin/dnsmasq",
+         "usr/lib/x86_64-linux-gnu/*.so*"],
         check=True, capture_output=True,
     )
     libs = root / "usr/lib/x86_64-linux-gnu"
     tools = root.parent / "tools"
     tools.mkdir()
-    xmllint = tools / "xmllint"
-    xmllint.write_text(
-        f'#!/bin/sh\nexec {libs}/ld-linux-x86-64.so.2 --library-path {libs} {root}/usr/bin/xmllint "$@"\n')
+    for program in ("bin/xmllint", "sbin/dnsmasq"):
+        tool = tools / program.split("/")[1]
+        tool.write_text(
+            f'#!/bin/sh\nexec {libs}/ld-linux-x86-64.so.2 --library-path {libs} {root}/usr/{program} "$@"\n')
+        tool.chmod(0o755)
     validate = tools / "virt-xml-validate"
     text = (root / "usr/bin/virt-xml-validate").read_text()
     assert "/usr/share/libvirt/schemas" in text
     validate.write_text(text.replace("/usr/share/libvirt/schemas", f"{root}/usr/share/libvirt/schemas"))
-    xmllint.chmod(0o755)
     validate.chmod(0o755)
     return tools

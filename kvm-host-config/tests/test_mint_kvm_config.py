@@ -19,7 +19,7 @@ def test_generated_files_are_what_libvirt_understands(run, describe, libvirt_too
     out = tmp_path / "out"
     done = run("generate", "--description", describe(), "--output", out)
     assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in out.iterdir()) == ["domain.xml", "network.xml", "node.toml", "pool.xml"]
+    assert sorted(p.name for p in out.iterdir()) == ["dnsmasq.conf", "domain.xml", "network.xml", "node.toml", "pool.xml"]
     done = run("check", out, path=libvirt_tools)
     assert done.returncode == 0, done.stderr
 
@@ -33,6 +33,25 @@ def test_check_finds_a_file_that_libvirt_would_not_take(run, describe, libvirt_t
     done = run("check", out, path=libvirt_tools)
     assert done.returncode == 1
     assert f"{kind}.xml" in done.stderr
+
+
+def test_check_finds_what_dnsmasq_would_not_take(run, describe, libvirt_tools, tmp_path):
+    out = tmp_path / "out"
+    run("generate", "--description", describe(), "--output", out)
+    broken = out / "dnsmasq.conf"
+    broken.write_text(broken.read_text().replace("dhcp-range=10.78.128.0", "dhcp-range=10.78.128"))
+    done = run("check", out, path=libvirt_tools)
+    assert done.returncode == 1
+    assert "dnsmasq.conf is not what dnsmasq understands" in done.stderr
+
+
+@pytest.mark.parametrize("changes", [{"uplink": '"eth0"'}, {"dhcp": "false"}])
+def test_node_that_gives_no_addresses_has_nothing_for_dnsmasq(run, describe, tmp_path, changes):
+    out = tmp_path / "out"
+    for now in ({}, changes):
+        done = run("generate", "--description", describe(**now), "--output", out)
+        assert done.returncode == 0, done.stderr
+        assert (out / "dnsmasq.conf").exists() == (not now)
 
 
 @pytest.mark.parametrize("options", [
@@ -114,8 +133,10 @@ def test_tsc_deadline_timer_is_taken_away_only_where_it_is_wrong(run, describe):
     ({"memory_bytes": '"1G"'}, "expected u64"),
     ({"pool_path": '"images"'}, "must be absolute"),
     ({"bridge": '"mint bridge"'}, "no interface name"),
-    ({"guest_network": '"10.78.11.1"'}, "must be like"),
-    ({"guest_network": '"10.78.11.256/24"'}, "must be like"),
+    ({"guest_network": '"10.78.0.11"'}, "invalid IP address syntax"),
+    ({"guest_network": '"10.78.0.256/16"'}, "invalid IP address syntax"),
+    ({"guest_network": '"10.78.0.11/30"'}, "prefix of 8 to 24 bits"),
+    ({"guest_network6": '"fd00::1/48"'}, "prefix of 64 bits"),
     ({"uplink": '"eth0/1"'}, "no interface name"),
     ({"tsc_deadline": "2"}, "must be 0 or 1"),
     ({"id": "[1]"}, "expected u32"),

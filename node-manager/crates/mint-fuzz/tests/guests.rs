@@ -65,6 +65,7 @@ fn departures() {
         persistent_xml: Some(xml.into()),
         is_active: true,
         has_job: false,
+        on_machine_ethernet: None,
         host_cpu_xml: None,
         files: BTreeMap::from([("/d/web".into(), FileFacts::default())]),
     };
@@ -77,6 +78,7 @@ fn departures() {
         guests: vec![Neighbour { name: "db".into(), uuid: "u".into(), is_active: true }],
         networks: vec!["mint".into()],
         devices: Vec::new(),
+        on_machine_ethernet: false,
         machine: Ok(()),
         cpu: CpuVerdict::Fits,
         files: BTreeMap::from([("/boot/k".into(), FileFacts::default())]),

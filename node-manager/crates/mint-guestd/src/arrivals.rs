@@ -61,6 +61,7 @@ pub(crate) async fn consider(app: &Arc<App>, departure: Departure) -> Result<Pla
             guests: room.guests,
             networks: room.networks,
             devices: host.network_devices(),
+            on_machine_ethernet: host.is_on_machine_ethernet(),
             machine: room.machine,
             cpu: room.cpu,
             files: host.files(wanted),

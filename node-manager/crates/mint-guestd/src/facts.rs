@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use mint_guests::arrival::FileFacts;
+use mint_guests::ethernet::{BRIDGE, PORT};
 use mint_types::CpuSet;
 
 /// `st_blocks` counts these.
@@ -57,6 +58,11 @@ impl HostFiles {
     pub fn network_devices(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path("/sys/class/net")) else { return Vec::new() };
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Whether its guests' bridge is a part of the one Ethernet of all nodes.
+    pub fn is_on_machine_ethernet(&self) -> bool {
+        self.path(&format!("/sys/class/net/{BRIDGE}/brif/{PORT}")).exists()
     }
 
     /// What the file system of a folder has free for root.
@@ -167,6 +173,9 @@ mod tests {
         assert_eq!(host.free_memory_bytes(), 2 << 20);
         assert_eq!((host.online_cpus().len(), host.numa_nodes().len()), (3, 1));
         assert_eq!(host.network_devices(), ["mint0"]);
+        assert!(!host.is_on_machine_ethernet());
+        fs::create_dir_all(folder.path().join("sys/class/net/mintbr0/brif/mint0.78")).unwrap();
+        assert!(host.is_on_machine_ethernet());
         assert!(host.free_bytes("/disks") > 0);
         let files = host.files(["/disks/web.raw", "/disks/gone.raw"]);
         assert_eq!(files.len(), 1);

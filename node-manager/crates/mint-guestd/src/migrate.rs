@@ -124,6 +124,7 @@ pub(crate) async fn depart(
     let domain =
         Domain::parse(&xml).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
     let host = app.host.clone();
+    let on_machine_ethernet = Some(host.is_on_machine_ethernet());
     // a file system may hang
     let files = app
         .ask(move |_| Ok(host.files(domain.disks.iter().filter_map(|disk| disk.path.as_deref()))))
@@ -137,6 +138,7 @@ pub(crate) async fn depart(
         has_job: guest.has_job,
         host_cpu_xml,
         files,
+        on_machine_ethernet,
     })
 }
 

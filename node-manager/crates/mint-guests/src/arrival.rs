@@ -9,7 +9,9 @@ use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Card, Disk, Domain, DomainError};
+use crate::ethernet::BRIDGE;
 use crate::landing::{HostCpus, land};
+use crate::xml::POOL;
 
 /// What QEMU needs beside its guest's memory: its own, page tables, the migration's buffers.
 const OVERHEAD_BYTES: u64 = 64 << 20;
@@ -36,6 +38,10 @@ pub struct Departure {
     /// Its disks' files, by path; those that are not there are left out.
     #[serde(default)]
     pub files: BTreeMap<String, FileFacts>,
+    /// Whether the node's bridge is on the one Ethernet of all nodes, and not on a card's; none
+    /// when it is not told.
+    #[serde(default)]
+    pub on_machine_ethernet: Option<bool>,
 }
 
 /// A file of a host.
@@ -93,6 +99,8 @@ pub struct Ground {
     pub networks: Vec<String>,
     /// Network devices, bridges among them.
     pub devices: Vec<String>,
+    /// Whether the node's bridge is on the one Ethernet of all nodes, and not on a card's.
+    pub on_machine_ethernet: bool,
     /// Whether it can run that type of machine with that type of domain; else why not.
     pub machine: Result<(), String>,
     /// The guest's CPU there.
@@ -301,6 +309,25 @@ impl Found<'_> {
                 let text =
                     format!("vm {vm} is on the {kind} {source}, which {there} does not have");
                 let hint = "make it there (virsh net-define, net-start; mint-kvm-config apply)";
+                self.refuse(RefusalCode::VmNetwork, text, hint);
+                continue;
+            }
+            let is_ours =
+                (kind == "network" && source == POOL) || (kind == "bridge" && source == BRIDGE);
+            let Some(here) = self.departure.on_machine_ethernet.filter(|_| is_ours) else {
+                continue;
+            };
+            if here != self.ground.on_machine_ethernet {
+                let which = |is_machine: bool| {
+                    if is_machine { "the machine's own Ethernet" } else { "that of its uplink" }
+                };
+                let text = format!(
+                    "vm {vm} would lose its network: guests of {} are on {}, those of {there} on {}",
+                    self.departure.from_name,
+                    which(here),
+                    which(self.ground.on_machine_ethernet)
+                );
+                let hint = "let both have an uplink, or none (/etc/mint/kvm.toml)";
                 self.refuse(RefusalCode::VmNetwork, text, hint);
             }
         }

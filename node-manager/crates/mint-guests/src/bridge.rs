@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bridge of a node's guests: which `ip` commands make it, or why it is not made.
+//! The bridge of a node's guests: which steps make it, or why it is not made.
+//!
+//! Either it is part of the one Ethernet of all guests ([`ethernet`]), or, with an uplink, of the
+//! Ethernet that this card is on. It is never both: two nodes with a card on one Ethernet would
+//! close a circle, in which frames go round for ever.
 
-use std::net::Ipv4Addr;
-
-use mint_types::{NODE_MAX, NodeId};
-
-use crate::description::{Description, GuestNetwork};
+use crate::description::Description;
+use crate::ethernet;
 use crate::failure::Failure;
 
 /// What is there already.
@@ -15,6 +16,14 @@ pub struct BridgeFacts {
     pub exists: bool,
     /// The card that is to be in it.
     pub uplink: Option<UplinkFacts>,
+    /// MAC address of mint0, where there is one.
+    pub mint0: Option<String>,
+    /// Whether [`ethernet::PORT`] is there.
+    pub port_exists: bool,
+    /// Network cards that are ports of the bridge.
+    pub cards: Vec<String>,
+    /// Whether the kernel knows IPv6.
+    pub has_ipv6: bool,
 }
 
 /// A network card that is to be in the bridge.
@@ -28,27 +37,82 @@ pub struct UplinkFacts {
     pub master: Option<String>,
 }
 
-/// The `ip` commands, in order, without their first word. A card whose addresses the node needs
-/// is not bridged: a port of a bridge has none that work.
+/// One step towards the bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// `ip` with these words.
+    Ip(String),
+    /// A setting of the kernel: its path below the root, and the value.
+    Set(String, &'static str),
+}
+
+/// The steps, in order. A card whose addresses the node needs is not bridged: a port of a bridge
+/// has none that work.
 ///
 /// # Errors
-/// [`Failure::Failed`] when the card is not there, [`Failure::Refused`] when it is in use.
-pub fn plan(node: &Description, facts: &BridgeFacts) -> Result<Vec<Vec<String>>, Failure> {
+/// [`Failure::Failed`] when the card is not there, [`Failure::Refused`] when it is in use, or
+/// when another card is in the bridge, whose Ethernet would become one with the guests' own.
+pub fn plan(node: &Description, facts: &BridgeFacts) -> Result<Vec<Step>, Failure> {
     let bridge = node.bridge.as_str();
     if let Some(uplink) = &facts.uplink {
         check_uplink(node, uplink)?;
     }
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let mut commands = Vec::new();
+    if let Some(card) = facts.cards.iter().find(|&card| *card != node.uplink) {
+        return Err(Failure::Refused(format!(
+            "{card} is a port of {bridge}, but is not the uplink of node {}; take it out \
+             (ip link set {card} nomaster), or name it in /etc/mint/kvm.toml",
+            node.name
+        )));
+    }
+
+    let ip = Step::Ip;
+    let ipv4 = |setting: &str| format!("proc/sys/net/ipv4/{setting}");
+    let mut steps = Vec::new();
     if !facts.exists {
-        commands.push(words(&format!("link add {bridge} type bridge stp_state 0 forward_delay 0")));
+        steps.push(ip(format!("link add {bridge} type bridge stp_state 0 forward_delay 0")));
     }
-    commands.push(words(&format!("address replace {} dev {bridge}", node.guest_network)));
-    commands.push(words(&format!("link set {bridge} up")));
+    match (&facts.mint0, facts.uplink.is_some()) {
+        (Some(mac), false) => steps.extend(machine_wide(bridge, mac, facts)),
+        _ if facts.port_exists => steps.push(ip(format!("link delete {}", ethernet::PORT))),
+        _ => {}
+    }
+    steps.push(ip(format!("address replace {} dev {bridge}", node.guest_network)));
+    if facts.uplink.is_none() {
+        let gateway = ethernet::gateway(node.guest_network);
+        steps.push(ip(format!("address replace {gateway}/32 dev {bridge}")));
+        // every node has that one: none may make it known as its own
+        steps.push(Step::Set(ipv4(&format!("conf/{bridge}/arp_announce")), "2"));
+    }
+    if facts.has_ipv6 {
+        // a guest does not tell its node where to send
+        steps.push(Step::Set(format!("proc/sys/net/ipv6/conf/{bridge}/accept_ra"), "0"));
+        let address = node.guest_network6;
+        steps.push(ip(format!("address replace {address} dev {bridge} nodad")));
+    }
+    steps.push(ip(format!("link set {bridge} up")));
     if facts.uplink.is_some() {
-        commands.push(words(&format!("link set {} up master {bridge}", node.uplink)));
+        steps.push(ip(format!("link set {} up master {bridge}", node.uplink)));
     }
-    Ok(commands)
+    steps.push(Step::Set(ipv4("ip_forward"), "1"));
+    Ok(steps)
+}
+
+/// The bridge becomes a part of the machine's Ethernet. Its address is mint0's: that of a node
+/// never changes, whatever else is in the bridge, and no guest can take it over on mint0.
+fn machine_wide(bridge: &str, mac: &str, facts: &BridgeFacts) -> Vec<Step> {
+    let (port, vlan) = (ethernet::PORT, ethernet::VLAN);
+    let mut steps = vec![format!("link set {bridge} address {mac}")];
+    if !facts.port_exists {
+        // loose: it may be up before mint0 is
+        steps.push(format!("link add link mint0 name {port} type vlan id {vlan} loose_binding on"));
+    }
+    if facts.has_ipv6 {
+        steps.push(format!("link set {port} addrgenmode none"));
+    }
+    steps.push(format!("link set {port} up master {bridge}"));
+    // who asks for the gateway is answered by its own node, and the others are not asked
+    steps.push(format!("link set {port} type bridge_slave neigh_suppress on"));
+    steps.into_iter().map(Step::Ip).collect()
 }
 
 fn check_uplink(node: &Description, uplink: &UplinkFacts) -> Result<(), Failure> {
@@ -72,51 +136,89 @@ fn check_uplink(node: &Description, uplink: &UplinkFacts) -> Result<(), Failure>
     }
 }
 
-/// Lines for `ip -batch`: the guests of the other nodes, by their node's address on mint0.
-/// Those follow each other in the order of the nodes' ids, so this node's own address there,
-/// `on_mint0`, tells all.
-pub fn routes(own: NodeId, on_mint0: Ipv4Addr) -> String {
-    let node_0 = u32::from(on_mint0).wrapping_sub(own.as_u32());
-    NodeId::below(NODE_MAX)
-        .filter(|&node| node != own)
-        .map(|node| {
-            let GuestNetwork { address, prefix_bits } = GuestNetwork::of_node(node);
-            let [a, b, c, _] = address.octets();
-            let via = Ipv4Addr::from(node_0.wrapping_add(node.as_u32()));
-            format!("route replace {a}.{b}.{c}.0/{prefix_bits} via {via} dev mint0\n")
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::description::tests::web;
 
+    const MAC: &str = "02:4d:49:4e:54:01";
+
     fn with_uplink(uplink: UplinkFacts) -> (Description, BridgeFacts) {
         let node = Description { uplink: "eth0".to_owned(), ..web() };
-        (node, BridgeFacts { exists: true, uplink: Some(uplink) })
+        (node, BridgeFacts { exists: true, uplink: Some(uplink), ..BridgeFacts::default() })
+    }
+
+    fn on_mint0() -> BridgeFacts {
+        BridgeFacts { mint0: Some(MAC.to_owned()), has_ipv6: true, ..BridgeFacts::default() }
+    }
+
+    fn lines(node: &Description, facts: &BridgeFacts) -> Vec<String> {
+        let line = |step| match step {
+            Step::Ip(words) => words,
+            Step::Set(path, value) => format!("{path} {value}"),
+        };
+        plan(node, facts).unwrap().into_iter().map(line).collect()
     }
 
     #[test]
-    fn only_what_is_missing_is_made() {
-        let lines = |facts: &BridgeFacts| -> Vec<String> {
-            plan(&web(), facts).unwrap().iter().map(|words| words.join(" ")).collect()
-        };
+    fn bridge_without_mint0_is_the_nodes_own() {
         let all = [
             "link add mintbr0 type bridge stp_state 0 forward_delay 0",
-            "address replace 10.78.11.1/24 dev mintbr0",
+            "address replace 10.78.0.11/16 dev mintbr0",
+            "address replace 10.78.0.1/32 dev mintbr0",
+            "proc/sys/net/ipv4/conf/mintbr0/arp_announce 2",
             "link set mintbr0 up",
+            "proc/sys/net/ipv4/ip_forward 1",
         ];
-        assert_eq!(lines(&BridgeFacts::default()), all);
-        assert_eq!(lines(&BridgeFacts { exists: true, uplink: None }), all[1..]);
+        assert_eq!(lines(&web(), &BridgeFacts::default()), all);
+        let again = BridgeFacts { exists: true, ..BridgeFacts::default() };
+        assert_eq!(lines(&web(), &again), all[1..]);
     }
 
     #[test]
-    fn card_joins_the_bridge_last() {
-        let (node, facts) = with_uplink(UplinkFacts { exists: true, ..Default::default() });
-        let last = plan(&node, &facts).unwrap().pop().unwrap().join(" ");
-        assert_eq!(last, "link set eth0 up master mintbr0");
+    fn bridge_joins_the_ethernet_of_all_nodes_before_it_is_up() {
+        let all = lines(&web(), &on_mint0());
+        let joined = [
+            "link set mintbr0 address 02:4d:49:4e:54:01",
+            "link add link mint0 name mint0.78 type vlan id 78 loose_binding on",
+            "link set mint0.78 addrgenmode none",
+            "link set mint0.78 up master mintbr0",
+            "link set mint0.78 type bridge_slave neigh_suppress on",
+            "address replace 10.78.0.11/16 dev mintbr0",
+        ];
+        assert_eq!(all[1..7], joined);
+        let set = all.iter().position(|line| line.ends_with("accept_ra 0")).unwrap();
+        assert!(set < all.iter().position(|line| line == "link set mintbr0 up").unwrap());
+        assert!(
+            all.contains(&"address replace fd4d:494e:5400:78::11/64 dev mintbr0 nodad".to_owned())
+        );
+        let again = BridgeFacts { exists: true, port_exists: true, ..on_mint0() };
+        assert!(!lines(&web(), &again).iter().any(|line| line.contains(" add ")));
+    }
+
+    #[test]
+    fn card_joins_last_and_the_ethernet_of_all_nodes_is_left_first() {
+        let uplink = UplinkFacts { exists: true, ..Default::default() };
+        let (node, facts) = with_uplink(uplink);
+        let facts = BridgeFacts { mint0: Some(MAC.to_owned()), port_exists: true, ..facts };
+        let all = lines(&node, &facts);
+        let at = |wanted: &str| all.iter().position(|line| line == wanted);
+        assert_eq!(at("link delete mint0.78"), Some(0));
+        assert_eq!(at("link set eth0 up master mintbr0"), Some(all.len() - 2));
+        assert!(!all.iter().any(|line| line.contains("10.78.0.1/32")), "{all:?}");
+    }
+
+    #[test]
+    fn card_that_is_no_uplink_any_more_is_refused_with_the_way_out() {
+        let facts = BridgeFacts { exists: true, cards: vec!["eth0".to_owned()], ..on_mint0() };
+        let Err(Failure::Refused(text)) = plan(&web(), &facts) else { panic!() };
+        assert!(text.contains("ip link set eth0 nomaster"), "{text}");
+        let (node, facts) = with_uplink(UplinkFacts {
+            exists: true,
+            has_default_route: false,
+            master: Some("mintbr0".to_owned()),
+        });
+        assert!(plan(&node, &BridgeFacts { cards: vec!["eth0".to_owned()], ..facts }).is_ok());
     }
 
     #[test]
@@ -145,16 +247,5 @@ mod tests {
     fn absent_card_is_told() {
         let (node, facts) = with_uplink(UplinkFacts::default());
         assert!(matches!(plan(&node, &facts), Err(Failure::Failed(_))));
-    }
-
-    #[test]
-    fn routes_go_to_all_other_nodes() {
-        let text = routes(NodeId::new(1).unwrap(), Ipv4Addr::new(10, 9, 0, 11));
-        assert_eq!(text.lines().count(), 15);
-        assert!(!text.contains("10.78.11.0"), "{text}");
-        assert!(
-            text.starts_with("route replace 10.78.10.0/24 via 10.9.0.10 dev mint0\n"),
-            "{text}"
-        );
     }
 }

@@ -9,9 +9,6 @@ use crate::guest::{GuestRequest, Network};
 use crate::tools::{Tools, must, virsh};
 use crate::xml;
 
-/// Addresses of guests are .10 to .250 of their node's network.
-const ADDRESSES: std::ops::RangeInclusive<u8> = 10..=250;
-
 /// How far to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Until {
@@ -51,6 +48,8 @@ pub struct DemoGuest {
     pub disk_load: Option<String>,
     /// What it pings; `node` is this node.
     pub net_test: Option<String>,
+    /// The guest whose echo service it talks with, for ever.
+    pub net_echo: Option<String>,
     /// How far to go.
     pub until: Until,
 }
@@ -69,7 +68,7 @@ impl DemoGuest {
             })?;
         }
         let known = self.known(tools)?;
-        let request = self.request(node, tools)?;
+        let request = self.request(node);
         let domain = xml::domain(&request.on(node)?);
         if self.until == Until::Printed {
             return Ok(domain);
@@ -106,7 +105,7 @@ impl DemoGuest {
         }
     }
 
-    fn request(&self, node: &Description, tools: &mut dyn Tools) -> Result<GuestRequest, Failure> {
+    fn request(&self, node: &Description) -> GuestRequest {
         // quiet: each byte on the emulated serial port costs the guest two exits.
         let mut cmdline = "console=ttyS0 quiet".to_owned();
         let mut word = |text: String| {
@@ -116,17 +115,15 @@ impl DemoGuest {
         if !self.append.is_empty() {
             word(self.append.clone());
         }
-        let mut mac = None;
         if self.network {
-            let number = self.free_address(node, tools)?;
-            let [a, b, c, _] = node.guest_network.address.octets();
-            let gateway = node.guest_network.address;
-            mac = Some(format!("{}{number:02x}", mac_prefix(node)));
-            word(format!("mint.ip={a}.{b}.{c}.{number}/24,{gateway}"));
+            word("mint.ip=dhcp".to_owned());
             match self.net_test.as_deref() {
-                Some("node") => word(format!("mint.nettest={gateway}")),
+                Some("node") => word(format!("mint.nettest={}", node.guest_network.addr())),
                 Some(address) => word(format!("mint.nettest={address}")),
                 None => {}
+            }
+            if let Some(address) = &self.net_echo {
+                word(format!("mint.echo={address}"));
             }
         }
         if let Some(seconds) = &self.disk_test {
@@ -136,7 +133,7 @@ impl DemoGuest {
             word(format!("mint.diskload={rate}"));
         }
         let disk = node.pool_path.join(format!("{}.raw", self.name));
-        Ok(GuestRequest {
+        GuestRequest {
             vcpus: self.vcpus.clone(),
             memory: self.memory.clone(),
             pin: self.pin.clone(),
@@ -145,30 +142,8 @@ impl DemoGuest {
             cmdline: Some(cmdline),
             disk: self.disk.is_some().then(|| disk.display().to_string()),
             network: if self.network { Network::Bridge } else { Network::None },
-            mac,
             ..GuestRequest::new(&self.name)
-        })
-    }
-
-    /// The lowest address that no other guest of this node has: it is the end of its MAC.
-    fn free_address(&self, node: &Description, tools: &mut dyn Tools) -> Result<u8, Failure> {
-        let names = must(tools, &virsh(&["list", "--all", "--name"]), "", || {
-            "libvirt does not tell which guests there are".to_owned()
-        })?;
-        let prefix = mac_prefix(node);
-        let mut used = Vec::new();
-        for other in names.split_whitespace().filter(|&other| other != self.name) {
-            // one that goes just now has no address any more
-            if let Ok(ended) = tools.run(&virsh(&["dumpxml", "--inactive", other]), "") {
-                used.extend(
-                    xml::macs(&ended.out)
-                        .into_iter()
-                        .filter_map(|mac| u8::from_str_radix(mac.strip_prefix(&prefix)?, 16).ok()),
-                );
-            }
         }
-        let mut free = ADDRESSES.filter(|number| !used.contains(number));
-        free.next().ok_or_else(|| Failure::Failed("this node has no free guest address".to_owned()))
     }
 
     fn make_disk(&self, tools: &mut dyn Tools) -> Result<(), Failure> {
@@ -183,10 +158,6 @@ impl DemoGuest {
         }
         Ok(())
     }
-}
-
-fn mac_prefix(node: &Description) -> String {
-    format!("02:4d:49:47:{:02x}:", node.id.as_u32())
 }
 
 #[cfg(test)]
@@ -209,6 +180,7 @@ mod tests {
             disk_test: None,
             disk_load: None,
             net_test: None,
+            net_echo: None,
             until: Until::Started,
         }
     }
@@ -219,46 +191,35 @@ mod tests {
     }
 
     #[test]
-    fn new_guest_gets_disk_and_address_and_starts() {
+    fn new_guest_gets_disk_and_card_and_starts() {
         let mut tools = empty().answer("vol-info", false, "none");
         let guest = DemoGuest {
             append: "debug".to_owned(),
             net_test: Some("node".to_owned()),
+            net_echo: Some("10.78.200.7".to_owned()),
             disk_test: Some("5".to_owned()),
             ..demo()
         };
         let domain = guest.carry_out(&web(), &mut tools).unwrap();
         assert!(
             domain.contains(
-                "<cmdline>console=ttyS0 quiet debug mint.ip=10.78.11.10/24,10.78.11.1 \
-             mint.nettest=10.78.11.1 mint.disktest=5</cmdline>"
+                "<cmdline>console=ttyS0 quiet debug mint.ip=dhcp mint.nettest=10.78.0.11 \
+                 mint.echo=10.78.200.7 mint.disktest=5</cmdline>"
             ),
             "{domain}"
         );
-        assert!(domain.contains("02:4d:49:47:01:0a"), "{domain}");
+        assert!(domain.contains("<source network=\"mint\"/>"), "{domain}");
         let ran: Vec<&str> =
             tools.lines.iter().map(|line| line.strip_prefix("virsh -q ").unwrap()).collect();
         let wanted = [
             "domstate demo",
-            "list --all --name",
             "vol-info --pool mint demo.raw",
             "vol-create-as mint demo.raw 64M --format raw",
             "define --validate /dev/stdin",
             "start demo",
         ];
         assert_eq!(ran, wanted);
-        assert_eq!(tools.inputs[4], domain);
-    }
-
-    #[test]
-    fn address_is_the_lowest_that_no_other_guest_has() {
-        let mut tools = empty()
-            .answer("list --all", true, "a\nb\ndemo\n")
-            .answer("dumpxml --inactive a", true, "<mac address='02:4d:49:47:01:0a'/>")
-            .answer("dumpxml --inactive b", true, "<mac address='02:4d:49:47:01:0c'/>");
-        let domain = demo().carry_out(&web(), &mut tools).unwrap();
-        assert!(domain.contains("02:4d:49:47:01:0b"), "{domain}");
-        assert!(!tools.lines.iter().any(|line| line.contains("dumpxml --inactive demo")));
+        assert_eq!(tools.inputs[3], domain);
     }
 
     #[test]

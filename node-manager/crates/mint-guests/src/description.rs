@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The description of a node: what libvirt's configuration on it is made from.
 
-use std::fmt;
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use mint_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
+use crate::ethernet;
 use crate::failure::Failure;
 
 /// Longest name of a network interface (`IFNAMSIZ` without the NUL).
@@ -34,11 +33,16 @@ pub struct Description {
     pub pool_path: PathBuf,
     /// Bridge that guests are on.
     pub bridge: String,
-    /// Address of the node on that bridge.
-    pub guest_network: GuestNetwork,
+    /// Address of the node on that bridge, and the prefix of the network of all guests.
+    pub guest_network: Ipv4Net,
+    /// The same of IPv6.
+    pub guest_network6: Ipv6Net,
     /// Network card to put into the bridge; empty for none.
     #[serde(default)]
     pub uplink: String,
+    /// Whether the node gives guests their addresses (where it has no uplink).
+    #[serde(default = "yes")]
+    pub dhcp: bool,
     /// 0: guests get no TSC deadline timer.
     #[serde(default = "one")]
     pub tsc_deadline: u8,
@@ -48,55 +52,8 @@ fn one() -> u8 {
     1
 }
 
-/// An IPv4 address and the length of its network's prefix: `10.78.11.1/24`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct GuestNetwork {
-    /// The node's address.
-    pub address: Ipv4Addr,
-    /// Bits of the prefix: 0 to 32.
-    pub prefix_bits: u8,
-}
-
-impl GuestNetwork {
-    /// The network of guests on a node: `10.78.(10+node).1/24`, and on from `10.79.0.1/24`.
-    pub fn of_node(node: NodeId) -> Self {
-        let first = u32::from(Ipv4Addr::new(10, 78, 10, 1));
-        Self { address: Ipv4Addr::from(first + (node.as_u32() << 8)), prefix_bits: 24 }
-    }
-}
-
-impl FromStr for GuestNetwork {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parts = text.split_once('/').and_then(|(address, bits)| {
-            Some((address.parse().ok()?, bits.parse().ok().filter(|&bits| bits <= 32)?))
-        });
-        let (address, prefix_bits) = parts
-            .ok_or_else(|| format!("guest_network must be like \"10.78.11.1/24\", not '{text}'"))?;
-        Ok(Self { address, prefix_bits })
-    }
-}
-
-impl TryFrom<String> for GuestNetwork {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<GuestNetwork> for String {
-    fn from(network: GuestNetwork) -> Self {
-        network.to_string()
-    }
-}
-
-impl fmt::Display for GuestNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_bits)
-    }
+fn yes() -> bool {
+    true
 }
 
 impl Description {
@@ -156,6 +113,7 @@ impl Description {
         if !self.uplink.is_empty() {
             check_interface("uplink", &self.uplink)?;
         }
+        ethernet::check_prefixes(self.guest_network, self.guest_network6)?;
         if self.tsc_deadline > 1 {
             return Err(format!("tsc_deadline must be 0 or 1, not '{}'", self.tsc_deadline));
         }
@@ -210,8 +168,10 @@ pub(crate) mod tests {
             memory_bytes: 1 << 30,
             pool_path: "/var/lib/libvirt/images".into(),
             bridge: "mintbr0".to_owned(),
-            guest_network: "10.78.11.1/24".parse().unwrap(),
+            guest_network: "10.78.0.11/16".parse().unwrap(),
+            guest_network6: "fd4d:494e:5400:78::11/64".parse().unwrap(),
             uplink: String::new(),
+            dhcp: true,
             tsc_deadline: 1,
         }
     }
@@ -244,12 +204,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn guest_networks_of_nodes_differ() {
-        assert_eq!(GuestNetwork::of_node(NodeId::ZERO).to_string(), "10.78.10.1/24");
-        assert_eq!(GuestNetwork::of_node(NodeId::new(15).unwrap()).to_string(), "10.78.25.1/24");
-        assert_eq!(GuestNetwork::of_node(NodeId::new(254).unwrap()).to_string(), "10.79.8.1/24");
-        for text in ["10.78.11.1", "10.78.11.1/33", "999.1.1.1/24", "10.78.11.1/", "x/24"] {
-            assert!(text.parse::<GuestNetwork>().is_err(), "{text}");
+    fn address_without_a_prefix_is_told_with_its_line() {
+        let text = web().to_toml().unwrap();
+        for bad in ["10.78.0.11", "10.78.0.11/33", "999.1.1.1/16", "10.78.0.11/", "x/16"] {
+            let error = Description::parse(&text.replace("10.78.0.11/16", bad)).unwrap_err();
+            assert!(error.contains("guest_network") && error.contains("line"), "{bad}: {error}");
         }
     }
 

@@ -9,7 +9,8 @@ use mint_types::{NodeId, default_route_interfaces};
 
 use crate::bridge::{BridgeFacts, UplinkFacts};
 use crate::cpus::CpuList;
-use crate::description::{Description, GuestNetwork};
+use crate::description::Description;
+use crate::ethernet;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -63,9 +64,11 @@ impl Facts {
             cpus,
             memory_bytes: self.memory_bytes()?,
             pool_path: "/var/lib/libvirt/images".into(),
-            bridge: "mintbr0".to_owned(),
-            guest_network: GuestNetwork::of_node(id),
+            bridge: ethernet::BRIDGE.to_owned(),
+            guest_network: ethernet::node_address(settings.guest_network, id),
+            guest_network6: ethernet::node_address6(settings.guest_network6, id),
             uplink: settings.uplink,
+            dhcp: settings.dhcp,
             // On a CPU whose TSC has no constant rate (an emulated machine) KVM arms the
             // deadline timer as many seconds late as the host is up; guests then take the local
             // APIC's one-shot timer, which is right there.
@@ -94,7 +97,25 @@ impl Facts {
     pub fn bridge(&self, node: &Description) -> BridgeFacts {
         let class = self.path("sys/class/net");
         let uplink = (!node.uplink.is_empty()).then(|| self.uplink(&class, &node.uplink));
-        BridgeFacts { exists: class.join(&node.bridge).exists(), uplink }
+        BridgeFacts {
+            exists: class.join(&node.bridge).exists(),
+            uplink,
+            mint0: Some(self.read("sys/class/net/mint0/address")).filter(|mac| !mac.is_empty()),
+            port_exists: class.join(ethernet::PORT).exists(),
+            cards: self.cards_in(&class, &node.bridge),
+            has_ipv6: self.path("proc/sys/net/ipv6").exists(),
+        }
+    }
+
+    /// Ports of a bridge that are devices of the machine, not made by software.
+    fn cards_in(&self, class: &Path, bridge: &str) -> Vec<String> {
+        let ports = fs::read_dir(class.join(bridge).join("brif")).into_iter().flatten().flatten();
+        let mut cards: Vec<String> = ports
+            .filter_map(|port| port.file_name().into_string().ok())
+            .filter(|port| class.join(port).join("device").exists())
+            .collect();
+        cards.sort();
+        cards
     }
 
     fn uplink(&self, class: &Path, name: &str) -> UplinkFacts {
@@ -127,6 +148,9 @@ pub(crate) mod tests {
         put("run/mint/node-id", "1\n");
         put("proc/sys/kernel/hostname", "Web-1.example.org\n");
         put("proc/sys/net/ipv4/ip_forward", "0\n");
+        put("proc/sys/net/ipv4/conf/mintbr0/arp_announce", "0\n");
+        put("proc/sys/net/ipv6/conf/mintbr0/accept_ra", "1\n");
+        put("sys/class/net/mint0/address", "02:4d:49:4e:54:01\n");
         put("sys/devices/system/cpu/online", "0-1\n");
         put("proc/meminfo", "MemTotal:        1048576 kB\nMemFree: 1 kB\n");
         put("proc/cpuinfo", "flags\t\t: fpu constant_tsc svm\n");
@@ -150,7 +174,7 @@ pub(crate) mod tests {
         assert_eq!(node.name, "Web-1.example.org");
         assert_eq!(node.cpus.as_str(), "0-1");
         assert_eq!((node.memory_bytes, node.tsc_deadline), (1 << 30, 1));
-        assert_eq!(node.guest_network.to_string(), "10.78.11.1/24");
+        assert_eq!(node.guest_network.to_string(), "10.78.0.11/16");
         assert_eq!(Description::parse(&node.to_toml().unwrap()), Ok(node));
     }
 

@@ -5,9 +5,10 @@
 //! ```text
 //!   /proc, /sys, kvm.toml --facts--> Description --guest--> Guest --xml--> domain XML
 //!                                        |   \--xml--> pool, network
-//!                                        \--bridge--> commands for ip
+//!                                        |--bridge, ethernet--> steps for ip
+//!                                        \--dhcp--> dnsmasq.conf
 //! ```
-//! `cpus`, `description`, `settings`, `guest`, `xml` and `bridge` are pure. `facts` reads the
+//! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet` and `dhcp` are pure. `facts` reads the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -17,7 +18,9 @@ pub mod cli;
 pub mod cpus;
 pub mod demo_guest;
 pub mod description;
+pub mod dhcp;
 pub mod domain;
+pub mod ethernet;
 pub mod facts;
 pub mod failure;
 pub mod guest;

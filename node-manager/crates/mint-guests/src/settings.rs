@@ -5,17 +5,36 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
 use crate::description::check_interface;
+use crate::ethernet;
 use crate::failure::Failure;
 
 /// The settings; other keys are an error. A file that is not there means defaults.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Network card of the node to put into the bridge; empty for none.
     pub uplink: String,
+    /// Whether the node gives guests their addresses. It never does where it has an uplink.
+    pub dhcp: bool,
+    /// Addresses of guests and of the nodes beside them; the same on every node of a machine.
+    pub guest_network: Ipv4Net,
+    /// The same of IPv6.
+    pub guest_network6: Ipv6Net,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            uplink: String::new(),
+            dhcp: true,
+            guest_network: ethernet::NETWORK,
+            guest_network6: ethernet::NETWORK6,
+        }
+    }
 }
 
 impl Settings {
@@ -36,6 +55,7 @@ impl Settings {
         if !settings.uplink.is_empty() {
             check_interface("uplink", &settings.uplink).map_err(usage)?;
         }
+        ethernet::check_prefixes(settings.guest_network, settings.guest_network6).map_err(usage)?;
         Ok(settings)
     }
 }
@@ -67,7 +87,15 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused() {
-        for text in ["uplink = 1", "uplink = \"a/b\"", "uplink"] {
+        for text in [
+            "uplink = 1",
+            "uplink = \"a/b\"",
+            "uplink",
+            "dhcp = 1",
+            "guest_network = \"10.0.0.0/30\"",
+            "guest_network = \"fd00::/64\"",
+            "guest_network6 = \"fd00::/65\"",
+        ] {
             assert!(matches!(load(text), Err(Failure::Usage(_))), "{text}");
         }
     }

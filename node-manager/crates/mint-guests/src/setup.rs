@@ -2,13 +2,12 @@
 //! What `mint-kvm-config` does: files for libvirt, their check, and the node made so.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::io;
 use std::path::Path;
-
-use serde::Deserialize;
 
 use crate::bridge;
 use crate::description::Description;
+use crate::dhcp;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::guest::GuestRequest;
@@ -19,8 +18,11 @@ use crate::xml;
 const FILES: [(&str, &str); 3] =
     [("pool.xml", "storagepool"), ("network.xml", "network"), ("domain.xml", "domain")];
 
-/// Writes pool.xml, network.xml, domain.xml (the demo guest) and node.toml, whose text is
-/// `description`, into a folder.
+/// dnsmasq's configuration, where the node gives guests their addresses.
+const DHCP: &str = "dnsmasq.conf";
+
+/// Writes pool.xml, network.xml, domain.xml (the demo guest), dnsmasq.conf where the node gives
+/// guests their addresses, and node.toml, whose text is `description`, into a folder.
 ///
 /// # Errors
 /// When the node is too small for the demo guest, or a file cannot be written.
@@ -37,7 +39,7 @@ pub fn generate(node: &Description, description: &str, folder: &Path) -> Result<
         ("domain.xml", xml::domain(&demo.on(node)?)),
         ("node.toml", description.to_owned()),
     ];
-    let failed = |what: &Path, error: std::io::Error| {
+    let failed = |what: &Path, error: io::Error| {
         Failure::Failed(format!("cannot write {}: {error}", what.display()))
     };
     fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
@@ -45,33 +47,54 @@ pub fn generate(node: &Description, description: &str, folder: &Path) -> Result<
         let path = folder.join(name);
         fs::write(&path, text).map_err(|error| failed(&path, error))?;
     }
-    Ok(())
+    let path = folder.join(DHCP);
+    if dhcp::serves(node) {
+        let text = dhcp::config(node, Path::new(dhcp::LEASES));
+        return fs::write(&path, text).map_err(|error| failed(&path, error));
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path, error)),
+        _ => Ok(()),
+    }
 }
 
-/// Validates the files of [`generate`] against libvirt's schemas.
+/// Validates the files of [`generate`] against libvirt's schemas, and by dnsmasq itself.
 ///
 /// # Errors
-/// When a file is not what libvirt understands, or `virt-xml-validate` is not there.
+/// When a file is not what its reader understands, or the program that looks is not there.
 pub fn check(folder: &Path, tools: &mut dyn Tools) -> Result<(), Failure> {
     for (name, schema) in FILES {
         let path = folder.join(name).display().to_string();
-        let ended = tools.run(&["virt-xml-validate", &path, schema], "").map_err(|error| {
-            Failure::Failed(format!(
-                "virt-xml-validate is not here ({error}); it is in Debian's libvirt-clients"
-            ))
-        })?;
-        if !ended.ok {
-            let said = format!("{}{}", ended.out, ended.err);
-            return Err(Failure::Failed(format!(
-                "{path} is not what libvirt understands: {}",
-                said.trim()
-            )));
-        }
+        let words = ["virt-xml-validate", &path, schema];
+        validate(&words, &path, "libvirt", "libvirt-clients", tools)?;
+    }
+    if folder.join(DHCP).exists() {
+        let path = folder.join(DHCP).display().to_string();
+        let file = format!("--conf-file={path}");
+        validate(&["dnsmasq", "--test", &file], &path, "dnsmasq", "dnsmasq-base", tools)?;
     }
     Ok(())
 }
 
-/// Makes the node what the description says: files, bridge, routes, pool and network. What is
+/// One file, by the program that reads it.
+fn validate(
+    words: &[&str],
+    path: &str,
+    reader: &str,
+    package: &str,
+    tools: &mut dyn Tools,
+) -> Result<(), Failure> {
+    let ended = tools.run(words, "").map_err(|error| {
+        Failure::Failed(format!("{} is not here ({error}); it is in Debian's {package}", words[0]))
+    })?;
+    if ended.ok {
+        return Ok(());
+    }
+    let said = format!("{}{}", ended.out, ended.err);
+    Err(Failure::Failed(format!("{path} is not what {reader} understands: {}", said.trim())))
+}
+
+/// Makes the node what the description says: files, bridge, pool and network. What is
 /// there already stays; nothing is changed unless all can be.
 ///
 /// # Errors
@@ -82,28 +105,12 @@ pub fn apply(
     facts: &Facts,
     tools: &mut dyn Tools,
 ) -> Result<(), Failure> {
-    let commands = bridge::plan(node, &facts.bridge(node))?;
+    let steps = bridge::plan(node, &facts.bridge(node))?;
     let folder = facts.path("run/mint/kvm");
     generate(node, description, &folder)?;
     check(&folder, tools)?;
-    for command in &commands {
-        let words: Vec<&str> =
-            ["ip"].into_iter().chain(command.iter().map(String::as_str)).collect();
-        must(tools, &words, "", || {
-            format!("cannot set up the bridge {}: {}", node.bridge, words.join(" "))
-        })?;
-    }
-    let forward = facts.path("proc/sys/net/ipv4/ip_forward");
-    fs::write(&forward, "1\n").map_err(|error| {
-        Failure::Failed(format!(
-            "cannot let packets of guests through ({}): {error}",
-            forward.display()
-        ))
-    })?;
-    if let Some(address) = address_on_mint0(tools) {
-        must(tools, &["ip", "-batch", "-"], &bridge::routes(node.id, address), || {
-            "cannot set the routes to the other nodes' guests".to_owned()
-        })?;
+    for step in &steps {
+        take(step, &node.bridge, facts, tools)?;
     }
     for (kind, file) in [("pool", "pool.xml"), ("net", "network.xml")] {
         define(kind, &folder.join(file), tools)?;
@@ -111,22 +118,29 @@ pub fn apply(
     Ok(())
 }
 
-/// What `ip -json address show` says of a device.
-#[derive(Deserialize)]
-struct Interface {
-    addr_info: Vec<Address>,
-}
-
-#[derive(Deserialize)]
-struct Address {
-    local: Ipv4Addr,
-}
-
-/// This node's own address on mint0, if it has that.
-fn address_on_mint0(tools: &mut dyn Tools) -> Option<Ipv4Addr> {
-    let shown = tools.run(&["ip", "-json", "-4", "address", "show", "dev", "mint0"], "").ok()?;
-    let interfaces: Vec<Interface> = serde_json::from_str(&shown.out).ok()?;
-    Some(interfaces.first().filter(|_| shown.ok)?.addr_info.first()?.local)
+/// Takes one step towards the bridge.
+fn take(
+    step: &bridge::Step,
+    bridge: &str,
+    facts: &Facts,
+    tools: &mut dyn Tools,
+) -> Result<(), Failure> {
+    match step {
+        bridge::Step::Ip(command) => {
+            let words: Vec<&str> = ["ip"].into_iter().chain(command.split(' ')).collect();
+            must(tools, &words, "", || {
+                format!("cannot set up the bridge {bridge}: {}", words.join(" "))
+            })?;
+            Ok(())
+        }
+        bridge::Step::Set(path, value) => {
+            let path = facts.path(path);
+            fs::write(&path, format!("{value}\n")).map_err(|error| {
+                let text = format!("cannot set {} to {value}: {error}", path.display());
+                Failure::Failed(text)
+            })
+        }
+    }
 }
 
 /// Defines and starts the pool or network, unless it is there or runs.
@@ -159,9 +173,6 @@ mod tests {
     use crate::facts::tests::tree;
     use crate::tools::tests::Played;
 
-    const MINT0: &str = r#"[{"ifname":"mint0","flags":["UP"],"addr_info":[{"family":"inet",
-        "local":"10.77.0.11","prefixlen":24,"scope":"global"}]}]"#;
-
     fn applied(facts: &Facts, uplink: &str, tools: &mut Played) -> Result<(), Failure> {
         let node = Description { uplink: uplink.to_owned(), ..facts.describe().unwrap() };
         apply(&node, &node.to_toml().unwrap(), facts, tools)
@@ -170,11 +181,14 @@ mod tests {
     #[test]
     fn all_is_made_once() {
         let (folder, facts) = tree();
-        let mut tools = Played::default().answer("mint0", true, MINT0);
+        let mut tools = Played::default();
         applied(&facts, "", &mut tools).unwrap();
         let ran = tools.lines.join("\n");
         for wanted in [
+            "dnsmasq --test",
             "ip link add mintbr0",
+            "ip link set mint0.78 up master mintbr0",
+            "ip address replace 10.78.0.11/16 dev mintbr0",
             "pool-define",
             "pool-start mint",
             "net-define",
@@ -182,25 +196,25 @@ mod tests {
         ] {
             assert!(ran.contains(wanted), "{wanted}:\n{ran}");
         }
-        let batch = tools.lines.iter().position(|line| line == "ip -batch -").unwrap();
-        assert_eq!(tools.inputs[batch].lines().count(), 15);
-        let forward = folder.path().join("proc/sys/net/ipv4/ip_forward");
-        assert_eq!(fs::read_to_string(forward).unwrap(), "1\n");
+        for (setting, value) in [
+            ("ipv4/ip_forward", "1\n"),
+            ("ipv4/conf/mintbr0/arp_announce", "2\n"),
+            ("ipv6/conf/mintbr0/accept_ra", "0\n"),
+        ] {
+            let path = folder.path().join("proc/sys/net").join(setting);
+            assert_eq!(fs::read_to_string(path).unwrap(), value, "{setting}");
+        }
+        let dhcp = folder.path().join("run/mint/kvm/dnsmasq.conf");
+        assert!(fs::read_to_string(&dhcp).unwrap().contains("interface=mintbr0\n"));
 
         let mut again = Played::default().answer("-list --all", true, " mint   active   no\n");
         applied(&facts, "", &mut again).unwrap();
         assert!(!again.lines.iter().any(|line| line.contains("define") || line.contains("-start")));
-        assert!(!again.lines.iter().any(|line| line.contains("-batch")), "no mint0, no routes");
-    }
 
-    #[test]
-    fn mint0_without_an_address_has_no_routes() {
-        for shown in ["[{}]", "[]", r#"[{"ifname":"mint0","addr_info":[]}]"#, ""] {
-            let (_folder, facts) = tree();
-            let mut tools = Played::default().answer("mint0", true, shown);
-            applied(&facts, "", &mut tools).unwrap();
-            assert!(!tools.lines.iter().any(|line| line.contains("-batch")), "{shown}");
-        }
+        // an uplink since: its Ethernet has a DHCP server of its own
+        fs::remove_file(folder.path().join("sys/class/net/eth1/master")).unwrap();
+        applied(&facts, "eth1", &mut Played::default()).unwrap();
+        assert!(!dhcp.exists());
     }
 
     #[test]
@@ -229,6 +243,11 @@ mod tests {
         let Err(Failure::Failed(text)) = applied(&facts, "", &mut tools) else { panic!() };
         assert!(text.contains("pool.xml") && text.contains("fails to validate"), "{text}");
         assert_eq!(tools.lines.len(), 1);
+
+        let mut tools = Played::default().answer("dnsmasq", false, "bad option at line 3");
+        let Err(Failure::Failed(text)) = applied(&facts, "", &mut tools) else { panic!() };
+        assert!(text.contains("dnsmasq.conf is not what dnsmasq understands"), "{text}");
+        assert!(!tools.lines.iter().any(|line| line.starts_with("ip ")));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! libvirt's XML of guests, pool and network: written, and what is read back of it.
+//! libvirt's XML of guests, pool and network.
 
 use std::io;
 use std::path::Path;
 
-use quick_xml::events::{BytesText, Event};
-use quick_xml::{Reader, Writer};
+use quick_xml::Writer;
+use quick_xml::events::BytesText;
 
 use crate::guest::{Boot, Guest, Network};
 
@@ -127,24 +127,6 @@ pub fn network(bridge: &str) -> String {
     })
 }
 
-/// MAC addresses of the network cards in a domain's XML; of text that is none, as many as
-/// come before the fault.
-pub fn macs(domain: &str) -> Vec<String> {
-    let mut reader = Reader::from_str(domain);
-    let mut macs = Vec::new();
-    loop {
-        match reader.read_event() {
-            Ok(Event::Start(tag) | Event::Empty(tag)) if tag.name().as_ref() == b"mac" => {
-                if let Ok(Some(address)) = tag.try_get_attribute("address") {
-                    macs.push(String::from_utf8_lossy(&address.value).into_owned());
-                }
-            }
-            Ok(Event::Eof) | Err(_) => return macs,
-            Ok(_) => {}
-        }
-    }
-}
-
 fn document(
     name: &str,
     attributes: &[(&str, &str)],
@@ -186,29 +168,6 @@ fn text_with(w: &mut Xml, name: &str, attributes: &[(&str, &str)], content: &str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::description::tests::web;
-    use crate::guest::GuestRequest;
-
-    #[test]
-    fn macs_of_all_cards_are_found() {
-        let xml = "<domain><devices><interface><mac address='02:4d:49:47:01:0a'/></interface>\
-            <interface><mac address=\"52:54:00:00:00:01\"/></interface></devices></domain>";
-        assert_eq!(macs(xml), ["02:4d:49:47:01:0a", "52:54:00:00:00:01"]);
-        assert_eq!(macs(xml.split("52:").next().unwrap()), ["02:4d:49:47:01:0a"]);
-        assert_eq!(macs("no xml"), Vec::<String>::new());
-    }
-
-    #[test]
-    fn own_mac_is_read_back() {
-        let mac = Some("02:4d:49:47:01:0b".to_owned());
-        let asked = GuestRequest {
-            kernel: Some("/k".to_owned()),
-            network: Network::Bridge,
-            mac: mac.clone(),
-            ..GuestRequest::new("demo")
-        };
-        assert_eq!(macs(&domain(&asked.on(&web()).unwrap())).first(), mac.as_ref());
-    }
 
     #[test]
     fn pool_path_is_escaped() {

@@ -60,6 +60,10 @@ struct Cli {
     /// It pings this address ("node": this node) and prints the result.
     #[arg(long, value_name = "ADDRESS")]
     net_test: Option<String>,
+    /// It sends numbers by TCP to the echo service of the demo guest at this address and compares
+    /// each reply, for ever.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "no_network")]
+    net_echo: Option<String>,
     /// Only print the domain XML.
     #[arg(long, conflicts_with = "no_start")]
     print: bool,
@@ -88,6 +92,7 @@ impl Cli {
             disk_test: self.disk_test,
             disk_load: self.disk_load,
             net_test: self.net_test,
+            net_echo: self.net_echo,
             until,
         }
     }

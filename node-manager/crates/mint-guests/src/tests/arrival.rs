@@ -23,6 +23,7 @@ fn departure() -> Departure {
         persistent_xml: Some(WEB.into()),
         is_active: true,
         has_job: false,
+        on_machine_ethernet: Some(true),
         host_cpu_xml: None,
         files: BTreeMap::from([(DISK.into(), own_file(40 << 20))]),
     }
@@ -44,6 +45,7 @@ fn ground() -> Ground {
         guests: Vec::new(),
         networks: vec!["mint".into()],
         devices: vec!["mint0".into()],
+        on_machine_ethernet: true,
         machine: Ok(()),
         cpu: CpuVerdict::Fits,
         files: boot.map(|path| (path.to_owned(), own_file(1))).into(),
@@ -115,8 +117,24 @@ fn node_that_lacks_something_is_refused() {
     assert_eq!(arriving(|node| node.cpu = differs), RefusalCode::VmCpu);
     assert_eq!(arriving(|node| node.free_memory_bytes = 512 << 20), RefusalCode::MemoryShort);
     assert_eq!(arriving(|node| node.networks.clear()), RefusalCode::VmNetwork);
+    assert_eq!(arriving(|node| node.on_machine_ethernet = false), RefusalCode::VmNetwork);
     let boot = "/boot/guest.initrd";
     assert_eq!(arriving(|node| _ = node.files.remove(boot)), RefusalCode::VmBootFile);
+}
+
+#[test]
+fn guest_goes_between_uplinks_and_without_a_card_anywhere() {
+    let (mut guest, mut node) = (departure(), ground());
+    node.on_machine_ethernet = false;
+    guest.on_machine_ethernet = Some(false);
+    plan(&guest, &node).unwrap();
+    // a peer that does not tell
+    guest.on_machine_ethernet = None;
+    plan(&guest, &node).unwrap();
+    guest.on_machine_ethernet = Some(true);
+    guest.xml = guest.xml.replace("network='mint'", "network='other'");
+    node.networks.push("other".into());
+    plan(&guest, &node).unwrap();
 }
 
 #[test]
