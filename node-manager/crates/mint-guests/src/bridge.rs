@@ -76,13 +76,15 @@ pub fn plan(node: &Description, facts: &BridgeFacts) -> Result<Vec<Step>, Failur
         _ if facts.port_exists => steps.push(ip(format!("link delete {}", ethernet::PORT))),
         _ => {}
     }
-    steps.push(ip(format!("address replace {} dev {bridge}", node.guest_network)));
     if facts.uplink.is_none() {
+        // first: dnsmasq calls itself by the first address there is, so that to a guest all
+        // nodes' are one server
         let gateway = ethernet::gateway(node.guest_network);
         steps.push(ip(format!("address replace {gateway}/32 dev {bridge}")));
         // every node has that one: none may make it known as its own
         steps.push(Step::Set(ipv4(&format!("conf/{bridge}/arp_announce")), "2"));
     }
+    steps.push(ip(format!("address replace {} dev {bridge}", node.guest_network)));
     if facts.has_ipv6 {
         // a guest does not tell its node where to send
         steps.push(Step::Set(format!("proc/sys/net/ipv6/conf/{bridge}/accept_ra"), "0"));
@@ -106,6 +108,8 @@ fn machine_wide(bridge: &str, mac: &str, facts: &BridgeFacts) -> Vec<Step> {
         // loose: it may be up before mint0 is
         steps.push(format!("link add link mint0 name {port} type vlan id {vlan} loose_binding on"));
     }
+    // mint0 takes more, guests' and other cards do not; segmentation is left to the receiver
+    steps.extend([port, bridge].map(|device| format!("link set {device} mtu {}", ethernet::MTU)));
     if facts.has_ipv6 {
         steps.push(format!("link set {port} addrgenmode none"));
     }
@@ -164,9 +168,9 @@ mod tests {
     fn bridge_without_mint0_is_the_nodes_own() {
         let all = [
             "link add mintbr0 type bridge stp_state 0 forward_delay 0",
-            "address replace 10.78.0.11/16 dev mintbr0",
             "address replace 10.78.0.1/32 dev mintbr0",
             "proc/sys/net/ipv4/conf/mintbr0/arp_announce 2",
+            "address replace 10.78.0.11/16 dev mintbr0",
             "link set mintbr0 up",
             "proc/sys/net/ipv4/ip_forward 1",
         ];
@@ -181,12 +185,14 @@ mod tests {
         let joined = [
             "link set mintbr0 address 02:4d:49:4e:54:01",
             "link add link mint0 name mint0.78 type vlan id 78 loose_binding on",
+            "link set mint0.78 mtu 1500",
+            "link set mintbr0 mtu 1500",
             "link set mint0.78 addrgenmode none",
             "link set mint0.78 up master mintbr0",
             "link set mint0.78 type bridge_slave neigh_suppress on",
-            "address replace 10.78.0.11/16 dev mintbr0",
+            "address replace 10.78.0.1/32 dev mintbr0",
         ];
-        assert_eq!(all[1..7], joined);
+        assert_eq!(all[1..9], joined);
         let set = all.iter().position(|line| line.ends_with("accept_ra 0")).unwrap();
         assert!(set < all.iter().position(|line| line == "link set mintbr0 up").unwrap());
         assert!(

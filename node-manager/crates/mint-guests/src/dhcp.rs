@@ -2,9 +2,11 @@
 //! Addresses of guests: what dnsmasq is told on each node.
 //!
 //! Every node has a dnsmasq, and none is a master: all hear each guest's request, for guests are
-//! on one Ethernet. dnsmasq makes the address of the MAC (a hash), and pings it before it gives
-//! it away, so each node offers the same one, and a guest that has moved, or whose node is gone,
-//! keeps its own: a server that does not know a lease takes it over (`dhcp-authoritative`).
+//! on one Ethernet, and all call themselves by the address that every node has, the gateway's: to
+//! a guest they are one server. dnsmasq makes the address of the MAC (a hash), and pings it before
+//! it gives it away, so each node offers the same one. A guest that has moved, or whose node is
+//! gone, asks its new node, which takes a lease over that it does not know
+//! (`dhcp-authoritative`).
 
 use std::path::Path;
 

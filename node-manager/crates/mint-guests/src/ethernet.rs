@@ -17,6 +17,8 @@ pub const BRIDGE: &str = "mintbr0";
 pub const VLAN: u16 = 78;
 /// The VLAN's device, a port of the bridge.
 pub const PORT: &str = "mint0.78";
+/// Its MTU, the one that guests' cards have by default.
+pub const MTU: u16 = 1500;
 /// Addresses of guests and nodes, unless the owner says otherwise.
 pub const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 78, 0, 0), 16);
 /// The same of IPv6: a unique local prefix.
