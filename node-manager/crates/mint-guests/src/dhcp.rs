@@ -15,6 +15,8 @@ use crate::ethernet;
 
 /// Where leases are kept over restarts of dnsmasq and of the node.
 pub const LEASES: &str = "/var/lib/mint/dhcp.leases";
+/// There while dnsmasq runs; below the root.
+pub const PID_FILE: &str = "run/mint/dnsmasq.pid";
 /// How long an address is a guest's after it was last heard of.
 const LEASE: &str = "1h";
 /// dnsmasq's own default is 1000.
@@ -55,7 +57,7 @@ pub fn config(node: &Description, leases: &Path) -> String {
          ra-param={bridge},{ANNOUNCED_EVERY_S},0\n\
          dhcp-range={prefix6},ra-only,64\n\
          user=dnsmasq\n\
-         pid-file=/run/mint/dnsmasq.pid\n"
+         pid-file=/{PID_FILE}\n"
     )
 }
 

@@ -109,12 +109,37 @@ pub fn apply(
     let folder = facts.path("run/mint/kvm");
     generate(node, description, &folder)?;
     check(&folder, tools)?;
+    let serves = dhcp::serves(node);
+    // before the bridge is on another Ethernet
+    if !serves && facts.path(dhcp::PID_FILE).exists() {
+        control_dhcp("stop", facts, tools)?;
+    }
     for step in &steps {
         take(step, &node.bridge, facts, tools)?;
+    }
+    if serves {
+        control_dhcp("restart", facts, tools)?;
     }
     for (kind, file) in [("pool", "pool.xml"), ("net", "network.xml")] {
         define(kind, &folder.join(file), tools)?;
     }
+    Ok(())
+}
+
+/// Tells the node's service manager to restart or stop dnsmasq.
+fn control_dhcp(action: &str, facts: &Facts, tools: &mut dyn Tools) -> Result<(), Failure> {
+    let own = ["mint-service", action, "dnsmasq"];
+    // the unit waits for the one that calls this
+    let systemd = ["systemctl", "--no-block", action, "mint-dhcp"];
+    let systemd_stop = ["systemctl", action, "mint-dhcp"];
+    let words: &[&str] = match action {
+        _ if facts.path("usr/sbin/mint-service").exists() => &own,
+        "stop" => &systemd_stop,
+        _ => &systemd,
+    };
+    must(tools, words, "", || {
+        format!("cannot {action} dnsmasq, which gives guests their addresses: {}", words.join(" "))
+    })?;
     Ok(())
 }
 
@@ -204,17 +229,28 @@ mod tests {
             let path = folder.path().join("proc/sys/net").join(setting);
             assert_eq!(fs::read_to_string(path).unwrap(), value, "{setting}");
         }
-        let dhcp = folder.path().join("run/mint/kvm/dnsmasq.conf");
-        assert!(fs::read_to_string(&dhcp).unwrap().contains("interface=mintbr0\n"));
+        let config = folder.path().join("run/mint/kvm/dnsmasq.conf");
+        assert!(fs::read_to_string(&config).unwrap().contains("interface=mintbr0\n"));
 
         let mut again = Played::default().answer("-list --all", true, " mint   active   no\n");
         applied(&facts, "", &mut again).unwrap();
         assert!(!again.lines.iter().any(|line| line.contains("define") || line.contains("-start")));
 
+        let restarts = |tools: &Played| {
+            tools.lines.iter().position(|line| line == "systemctl --no-block restart mint-dhcp")
+        };
+        let up = again.lines.iter().position(|line| line == "ip link set mintbr0 up");
+        assert!(restarts(&again) > up && up.is_some());
+
         // an uplink since: its Ethernet has a DHCP server of its own
         fs::remove_file(folder.path().join("sys/class/net/eth1/master")).unwrap();
-        applied(&facts, "eth1", &mut Played::default()).unwrap();
-        assert!(!dhcp.exists());
+        fs::write(folder.path().join(dhcp::PID_FILE), "7\n").unwrap();
+        let mut joining = Played::default();
+        applied(&facts, "eth1", &mut joining).unwrap();
+        assert!(!config.exists() && restarts(&joining).is_none());
+        let at = |wanted: &str| joining.lines.iter().position(|line| line == wanted);
+        let joins = at("ip link set eth1 up master mintbr0");
+        assert!(at("systemctl stop mint-dhcp") < joins && at("systemctl stop mint-dhcp").is_some());
     }
 
     #[test]

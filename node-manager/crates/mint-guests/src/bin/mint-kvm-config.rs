@@ -39,8 +39,8 @@ enum Command {
         /// Folder that `generate` wrote.
         directory: PathBuf,
     },
-    /// Generates, checks, makes the bridge, defines and starts pool and network; what is there
-    /// already stays.
+    /// Generates, checks, makes the bridge, starts dnsmasq, defines and starts pool and network;
+    /// what is there already stays.
     Apply {
         #[command(flatten)]
         node: NodeArgument,
