@@ -4,13 +4,15 @@
 import json
 import re
 import shlex
+import time
 
 import pytest
 
-from rig.guest import Guest, counted_writes
+from rig.guest import ESCAPE, Guest, counted_writes, read_until
 from rig.mintctl import FAILED, REFUSED, Mintctl, MintctlError
 from rig.node import Node
 from rig.server import Server
+from rig.wait import SLOWNESS
 
 NUMBERS = (0, 1, 2)
 OTHER = (
@@ -209,6 +211,36 @@ def test_guestds_that_die_amid_a_migration_leave_one_guest_and_one_disk(pair: Se
         guest = here if found == [1] else there
         guest.wait_ticks(2)
         assert "load FAIL" not in guest.log()
+
+
+def test_console_of_a_guest_goes_after_it(pair: Server):
+    """mintctl vm console on node 0 of a guest on node 1: its shell answers, nobody else gets it meanwhile, nor virsh;
+    when it moves to node 2 the same console goes on there; Ctrl-] leaves it."""
+    with Guest(pair.one, "chatty") as here, Guest(pair.two, "chatty") as there:
+        here.start("--no-disk --no-network")
+        job = pair.zero.terminal("mintctl vm console chatty")
+
+        def ask(number: int) -> None:
+            job.input(f"echo the answer is $(({number} * 7))\r".encode())
+            read_until(job, f"the answer is {number * 7}", time.monotonic() + 60 * SLOWNESS)
+
+        try:
+            read_until(job, "Ctrl-] leaves it", time.monotonic() + 60 * SLOWNESS)
+            here.wait_line("Enter 'help'")
+            ask(6)
+            with pytest.raises(MintctlError) as caught:
+                pair.mintctl("vm", "console", "chatty")
+            assert caught.value.codes == {"plan_refused", "vm_busy"}, caught.value
+            result = pair.one.run("timeout 20 virsh console chatty </dev/null", check=False)
+            assert result.status != 0, result
+            pair.mintctl("vm", "migrate", "chatty", "--to", "two")
+            read_until(job, "vm chatty is on two now", time.monotonic() + 60 * SLOWNESS)
+            ask(7)
+            job.input(ESCAPE)
+            assert job.wait().status == 0
+        finally:
+            job.kill(9)
+        there.wait_ticks(1)
 
 
 def boots(server: Server, number: int) -> int:

@@ -28,7 +28,8 @@ impl HostFiles {
         Self { root: root.to_owned() }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    /// A path of the host, below the root.
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 

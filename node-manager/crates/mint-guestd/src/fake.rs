@@ -18,6 +18,8 @@ pub(crate) struct Fake {
     pub guests: Mutex<BTreeMap<String, (GuestFacts, String)>>,
     /// Where guests that move go, as their address says it; else libvirt says no.
     pub others: Mutex<BTreeMap<String, Arc<Fake>>>,
+    /// Terminals of guests' consoles, by name.
+    pub consoles: Mutex<BTreeMap<String, String>>,
     /// What was done, in words.
     pub log: Mutex<Vec<String>>,
     /// It does not answer.
@@ -93,6 +95,12 @@ impl Hypervisor for Fake {
 
     fn destroy(&self, reference: &str) -> Result<(), HypervisorError> {
         self.set(reference, false)
+    }
+
+    fn console(&self, reference: &str) -> Result<String, HypervisorError> {
+        let (facts, _) = self.find(reference)?;
+        let path = lock(&self.consoles).get(&facts.name).cloned();
+        path.ok_or_else(|| HypervisorError::Said("it has no console".into()))
     }
 
     fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError> {

@@ -171,6 +171,12 @@ pub trait Hypervisor: Send + Sync {
     /// As libvirt says.
     fn destroy(&self, reference: &str) -> Result<(), HypervisorError>;
 
+    /// The terminal of its serial console.
+    ///
+    /// # Errors
+    /// When it does not run, or has no such console.
+    fn console(&self, reference: &str) -> Result<String, HypervisorError>;
+
     /// What another host has to know of a guest.
     ///
     /// # Errors

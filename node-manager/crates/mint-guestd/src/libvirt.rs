@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
-use mint_guests::domain::{Domain as Read, element};
+use mint_guests::domain::{Domain as Read, element, terminal};
 use mint_types::CpuSet;
 use tracing::warn;
 use virt::connect::Connect;
@@ -196,6 +196,14 @@ impl Hypervisor for Libvirt {
 
     fn destroy(&self, reference: &str) -> Result<(), HypervisorError> {
         self.domain(reference)?.destroy().map_err(|error| said(&error))
+    }
+
+    fn console(&self, reference: &str) -> Result<String, HypervisorError> {
+        let xml = self.domain(reference)?.get_xml_desc(0).map_err(|error| said(&error))?;
+        terminal(&xml).ok_or_else(|| {
+            let text = "it has no serial console on a pty (<console type='pty'/>)";
+            HypervisorError::Said(text.to_owned())
+        })
     }
 
     fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError> {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -12,13 +12,13 @@ use mint_api::{
     ErrorBody, ErrorCode, EvacuateRequest, Line, MigrateRequest, VmList, VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
-use mint_serve::{Failure, lines, pass_on};
+use mint_serve::{Failure, lines, pass_on, upgraded};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::app::{App, client_error};
 use crate::wire::Arrived;
-use crate::{arrivals, evacuate, migrate, own, wide};
+use crate::{arrivals, console, evacuate, migrate, own, wide};
 
 /// A guest's XML, twice, is the largest that is sent.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -33,6 +33,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/vms/{vm}/{verb}", post(act))
         .route("/v1/local/vms", get(own_all))
         .route("/v1/local/vms/{vm}", get(own_one))
+        .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/arrivals", post(consider))
@@ -121,6 +122,15 @@ async fn own_act(
             }))
         }
     }
+}
+
+async fn own_console(
+    State(app): Shared,
+    Path(vm): Path<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let console = console::Console::open(&app, vm).await?;
+    upgraded(request, move |io| console.carry(io))
 }
 
 async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure> {

@@ -126,7 +126,8 @@ pub(crate) async fn serve(listener: UnixListener, app: Arc<App>) {
         let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service);
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
             if let Err(error) = connection.await {
                 debug!(%error, "connection ended");
             }

@@ -167,6 +167,29 @@ pub(crate) fn cpu_set(text: &str) -> Option<CpuSet> {
     Some(meant.difference(&but).copied().collect())
 }
 
+/// The terminal of a running guest's first serial console, e.g. `/dev/pts/3`; nothing when it has
+/// none that is a terminal of its host, or the text is no XML.
+pub fn terminal(xml: &str) -> Option<String> {
+    let console = element(xml, &["domain", "devices", "console"])?;
+    let mut reader = Reader::from_str(console);
+    loop {
+        match reader.read_event().ok()? {
+            Event::Start(tag) | Event::Empty(tag) if tag.name().as_ref() == b"source" => {
+                let path = tag.try_get_attribute("path").ok()??;
+                let path = path.unescape_value().ok()?.into_owned();
+                return Some(path).filter(|path| is_terminal(path));
+            }
+            Event::Eof => return None,
+            _ => {}
+        }
+    }
+}
+
+/// What devpts has, and nothing that leads elsewhere.
+fn is_terminal(path: &str) -> bool {
+    path.strip_prefix("/dev/pts/").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 /// The first element with that path of names, from the document's own on, as it stands in the
 /// text; nothing when there is none, or the text is no XML.
 pub fn element<'xml>(xml: &'xml str, path: &[&str]) -> Option<&'xml str> {

@@ -413,6 +413,17 @@ pub enum VmCommand {
     Shutdown(VmArgs),
     /// End a guest at once, as if its power was cut
     Destroy(VmArgs),
+    /// Serial console of a running guest, wherever it goes; at a terminal Ctrl-] leaves it
+    ///
+    /// One client at a time has it. When the guest moves to another node, the console goes
+    /// after it.
+    Console {
+        #[command(flatten)]
+        vm: VmArgs,
+        /// Send standard input as keys
+        #[arg(long, short)]
+        write: bool,
+    },
     /// Move a running guest to another node; its own disks go with it
     Migrate(MigrateArgs),
     /// Move all guests that run on a node to others: each gets a place first, or none goes

@@ -8,21 +8,22 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
-    Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest, MigrateResult,
-    VmList, VmView,
+    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest,
+    MigrateResult, VmList, VmView,
 };
-use mint_serve::{Failure, pass_on};
+use mint_serve::{Failure, pass_on, upgraded};
 use mint_types::NodeId;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::handlers::{Shared, resolve};
+use crate::handlers::{Shared, no_frames, resolve};
 use crate::openapi::{Route, get, post};
 use crate::peer_clients::peer_error;
+use crate::streams;
 
 /// For another node's daemon to begin its answer, where it is asked what guests are there. A
 /// migration answers at once, too: with lines.
@@ -50,6 +51,8 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", there_one)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
+        get("/v1/nodes/{node}/vms/{vm}/console", "A guest's serial console", console_there)
+            .frames(),
         post("/v1/nodes/{node}/evacuate", "Move its guests to other nodes", there)
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
@@ -65,6 +68,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/vms/{vm}/migrate", "Move it to another node", here)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
+        get("/v1/local/vms/{vm}/console", "A guest's serial console", console_here).frames(),
         post("/v1/local/evacuate", "Move its guests to other nodes", here)
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
@@ -103,6 +107,33 @@ async fn there_one(
     body: String,
 ) -> Result<Response, Failure> {
     Ok(to_node(&app, &node, method, &uri, body).await?)
+}
+
+async fn console_here(State(app): Shared, uri: Uri, request: Request) -> Result<Response, Failure> {
+    let path = uri.path().to_owned();
+    let there = guestd(&app).upgrade(&path).await.map_err(|error| guestd_down(&app, error))?;
+    let node = app.here;
+    upgraded(request, move |here| streams::forward(app, node, here, there))
+}
+
+async fn console_there(
+    State(app): Shared,
+    Path((node, _)): Path<(String, String)>,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, Failure> {
+    let node = resolve(&app, &node)?;
+    let path = local_path(uri.path())
+        .ok_or_else(|| ErrorBody::new(ErrorCode::NotFound, "there is no such path"))?;
+    let there = if node.id == app.here {
+        guestd(&app).upgrade(&path).await.map_err(|error| guestd_down(&app, error))?
+    } else if node.state.is_live() {
+        let client = app.peers.client(node.id)?;
+        client.upgrade(&path).await.map_err(|error| no_frames(&node, error))?
+    } else {
+        return Err(Failure(ErrorBody::refused(vec![mint_node::not_running(&node)])));
+    };
+    upgraded(request, move |here| streams::forward(app, node.id, here, there))
 }
 
 /// The path that a node's own daemons know for `/v1/nodes/NODE/…`.
@@ -152,20 +183,26 @@ async fn to_guestd(
     path: &str,
     body: String,
 ) -> Result<Response, ErrorBody> {
-    // below the root that tests choose
-    let socket = app.root.join(mint_api::GUESTD_SOCKET_PATH.trim_start_matches('/'));
-    match Client::unix(socket).pass(method, path, some(body)).await {
-        Ok(answer) => Ok(pass_on(answer)),
-        Err(error) => {
-            let mut body = ErrorBody::from_error(ErrorCode::GuestdDown, &error);
-            body.causes.insert(0, body.message.clone());
-            body.message = format!("mint-guestd of node {} does not answer", app.here);
-            Err(body.hint(
-                "its log is /var/log/mint/mint-guestd.log, or: journalctl -u mint-guestd; it \
-                 starts again by itself",
-            ))
-        }
+    let answer = guestd(app).pass(method, path, some(body)).await;
+    answer.map(pass_on).map_err(|error| guestd_down(app, error))
+}
+
+/// This node's `mint-guestd`, below the root that tests choose.
+fn guestd(app: &App) -> Client {
+    Client::unix(app.root.join(mint_api::GUESTD_SOCKET_PATH.trim_start_matches('/')))
+}
+
+fn guestd_down(app: &App, error: ClientError) -> ErrorBody {
+    if let ClientError::Refused(body) = error {
+        return *body;
     }
+    let mut body = ErrorBody::from_error(ErrorCode::GuestdDown, &error);
+    body.causes.insert(0, body.message.clone());
+    body.message = format!("mint-guestd of node {} does not answer", app.here);
+    body.hint(
+        "its log is /var/log/mint/mint-guestd.log, or: journalctl -u mint-guestd; it starts \
+         again by itself",
+    )
 }
 
 #[cfg(test)]

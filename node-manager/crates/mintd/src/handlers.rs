@@ -6,24 +6,22 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Path, Query, State};
-use axum::http::header::{CONNECTION, UPGRADE as UPGRADE_HEADER};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
-use hyper_util::rt::TokioIo;
+use axum::response::Response;
 use mint_api::{
-    ClaimRequest, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello, Introduced,
-    Introductions, Moved, Releasable, ReleasableRequest, ReleaseRequest, Repaired, SpecReply,
-    StoppedAt, UPGRADE, tolerant,
+    ClaimRequest, ClientError, ErrorBody, ErrorCode, EventView, FORWARDED_HEADER, Hello,
+    Introduced, Introductions, Moved, Releasable, ReleasableRequest, ReleaseRequest, Repaired,
+    SpecReply, StoppedAt, tolerant,
 };
 use mint_node::{OpError, Stopped};
-use mint_serve::{Failure, lines};
+use mint_serve::{Failure, lines, upgraded};
 use mint_types::{Asker, NodeId, NodeStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -116,16 +114,21 @@ pub(crate) async fn exec(
     }
     let client = app.peers.client(node.id)?;
     let path = format!("/v1/nodes/{}/exec", node.id);
-    let there = client.upgrade(&path).await.map_err(|error| match error {
-        mint_api::ClientError::Refused(body) => *body,
+    let there = client.upgrade(&path).await.map_err(|error| no_frames(&node, error))?;
+    upgraded(request, move |here| streams::forward(app, node.id, here, there))
+}
+
+/// Why a node's daemon does not carry frames.
+pub(crate) fn no_frames(node: &NodeStatus, error: ClientError) -> ErrorBody {
+    match error {
+        ClientError::Refused(body) => *body,
         other => {
             let mut body = ErrorBody::from_error(ErrorCode::PeerUnreachable, &other);
             body.causes.insert(0, body.message.clone());
             body.message = format!("mintd of {} does not answer", node.label());
             body
         }
-    })?;
-    upgraded(request, move |here| streams::forward(app, node.id, here, there))
+    }
 }
 
 pub(crate) async fn vmcore(
@@ -134,33 +137,6 @@ pub(crate) async fn vmcore(
 ) -> Result<Response, Failure> {
     let node = resolve(&app, &node)?;
     Ok(vmcore::respond(app, node).await?)
-}
-
-/// Answers 101 and goes on with the connection in a task of its own.
-fn upgraded<F>(
-    mut request: axum::extract::Request,
-    work: impl FnOnce(TokioIo<hyper::upgrade::Upgraded>) -> F + Send + 'static,
-) -> Result<Response, Failure>
-where
-    F: Future<Output = ()> + Send,
-{
-    let asked = request.headers().get(UPGRADE_HEADER).map(HeaderValue::as_bytes);
-    if asked != Some(UPGRADE.as_bytes()) {
-        let text = format!("this path is for connections that are upgraded to {UPGRADE}");
-        return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, text)));
-    }
-    let upgrade = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        match upgrade.await {
-            Ok(io) => work(TokioIo::new(io)).await,
-            Err(error) => debug!(%error, "no upgrade"),
-        }
-    });
-    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE_HEADER, HeaderValue::from_static(UPGRADE));
-    Ok(response)
 }
 
 #[derive(Deserialize)]

@@ -137,3 +137,21 @@ proptest! {
         _ = Domain::parse(&text);
     }
 }
+
+#[test]
+fn terminal_of_the_first_console_is_found_and_nothing_else_is_opened() {
+    let xml = |console: &str| {
+        format!(
+            "<domain><devices><serial><source path='/dev/pts/9'/></serial>{console}</devices></domain>"
+        )
+    };
+    let pty =
+        |path: &str| format!("<console type='pty' tty='{path}'><source path='{path}'/></console>");
+    assert_eq!(terminal(&xml(&pty("/dev/pts/3"))).as_deref(), Some("/dev/pts/3"));
+    let two = pty("/dev/pts/3") + &pty("/dev/pts/4");
+    assert_eq!(terminal(&xml(&two)).as_deref(), Some("/dev/pts/3"));
+    for none in ["", "<console type='pty'/>", &pty("/etc/shadow"), &pty("/dev/pts/../sda")] {
+        assert_eq!(terminal(&xml(none)), None, "{none}");
+    }
+    assert_eq!(terminal("no xml"), None);
+}

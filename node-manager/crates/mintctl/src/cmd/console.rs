@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `mintctl node console`.
+//! `mintctl node console`, `mintctl vm console`: a terminal far away.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -17,33 +17,70 @@ const ESCAPE: u8 = 0x1d;
 
 /// At a terminal interactive; else prints, and with `write` sends standard input.
 pub async fn run(context: &Context, path: &str, follow: bool, write: bool) -> Outcome {
-    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let interactive = terminal && !follow;
+    let interactive = is_terminal() && !follow;
     let follows = follow || write || interactive;
-    let io = context.client.upgrade(&format!("{path}?follow={follows}")).await?;
-    let (mut reader, mut writer) = split(io);
-    if interactive {
-        eprintln!("console; Ctrl-] leaves it");
-        let _raw = RawTerminal::enter(std::io::stdin())?;
-        return tokio::select! {
-            outcome = show(&mut reader) => outcome,
-            outcome = send_keys(&mut writer, true) => outcome,
-        };
-    }
-    if write {
-        return tokio::select! {
-            outcome = show(&mut reader) => outcome,
-            outcome = send_keys(&mut writer, false) => match (outcome, follow) {
-                // all is sent; with --follow the output goes on
-                (Ok(_), true) => show(&mut reader).await,
-                (outcome, _) => outcome,
-            },
-        };
-    }
-    show(&mut reader).await
+    let mut keys = Keys { interactive, write, goes_on: follow };
+    keys.attach(context, &format!("{path}?follow={follows}")).await?;
+    Ok(0)
 }
 
-async fn show(reader: &mut (impl AsyncRead + Unpin)) -> Outcome {
+fn is_terminal() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+/// Why a console was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// By the user, or because all was sent.
+    Left,
+    /// It has no more to say.
+    Over,
+}
+
+/// Where keys come from, over as many connections as it takes.
+pub struct Keys {
+    interactive: bool,
+    write: bool,
+    /// Output is shown on when all is sent.
+    goes_on: bool,
+}
+
+impl Keys {
+    /// At a terminal interactive; else, with `write`, standard input's.
+    pub fn new(write: bool) -> Self {
+        Self { interactive: is_terminal(), write, goes_on: false }
+    }
+
+    /// Shows a console and sends keys to it.
+    ///
+    /// # Errors
+    /// When it cannot be had, or the connection breaks.
+    pub async fn attach(&mut self, context: &Context, path: &str) -> Result<Ended, Failure> {
+        let io = context.client.upgrade(path).await?;
+        let (mut reader, mut writer) = split(io);
+        if self.interactive {
+            eprintln!("console; Ctrl-] leaves it");
+            let _raw = RawTerminal::enter(io::stdin())?;
+            return tokio::select! {
+                shown = show(&mut reader) => shown,
+                sent = send_keys(&mut writer, true) => sent,
+            };
+        }
+        if !self.write {
+            return show(&mut reader).await;
+        }
+        tokio::select! {
+            shown = show(&mut reader) => shown,
+            sent = send_keys(&mut writer, false) => {
+                let sent = sent?;
+                self.write = false;
+                if self.goes_on { show(&mut reader).await } else { Ok(sent) }
+            }
+        }
+    }
+}
+
+async fn show(reader: &mut (impl AsyncRead + Unpin)) -> Result<Ended, Failure> {
     while let Some(frame) = read_frame(reader).await? {
         match frame.kind {
             FrameKind::Stdout => {
@@ -51,7 +88,7 @@ async fn show(reader: &mut (impl AsyncRead + Unpin)) -> Outcome {
                 out.write_all(&frame.data)?;
                 out.flush()?;
             }
-            FrameKind::Exit => return Ok(0),
+            FrameKind::Exit => return Ok(Ended::Over),
             FrameKind::Error => {
                 let error: ErrorBody =
                     serde_json::from_slice(&frame.data).map_err(std::io::Error::other)?;
@@ -65,7 +102,7 @@ async fn show(reader: &mut (impl AsyncRead + Unpin)) -> Outcome {
 }
 
 /// Sends what is typed; ends at the escape key, or at the end of the input.
-async fn send_keys(writer: &mut (impl AsyncWrite + Unpin), escape: bool) -> Outcome {
+async fn send_keys(writer: &mut (impl AsyncWrite + Unpin), escape: bool) -> Result<Ended, Failure> {
     let mut stdin = tokio::io::stdin();
     let mut buffer = [0; 4096];
     loop {
@@ -77,7 +114,7 @@ async fn send_keys(writer: &mut (impl AsyncWrite + Unpin), escape: bool) -> Outc
             write_frame(writer, FrameKind::Stdin, send).await?;
         }
         if end.is_some() || length == 0 {
-            return Ok(0);
+            return Ok(Ended::Left);
         }
     }
 }

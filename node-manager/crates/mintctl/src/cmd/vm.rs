@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `mintctl vm …`.
 
+use std::time::{Duration, Instant};
+
 use mint_api::{
     EvacuateRequest, EvacuateResult, MigrateRequest, MigrateResult, VmList, VmVerb, VmView, vm_path,
 };
 use mint_types::format_bytes;
 use serde_json::json;
 
+use super::console::{Ended, Keys};
 use super::context::{Context, Outcome};
 use super::node_path::path;
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
+
+/// A guest whose console has ended is looked for on other nodes for so long.
+const FOLLOWS_FOR: Duration = Duration::from_secs(10);
+const LOOKS_EVERY: Duration = Duration::from_millis(300);
 
 /// Runs it.
 pub async fn run(context: &Context, command: VmCommand) -> Outcome {
@@ -24,6 +31,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
+        VmCommand::Console { vm, write } => console(context, &vm, write).await,
         VmCommand::Migrate(args) => migrate(context, args).await,
         VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
@@ -90,6 +98,43 @@ async fn act(context: &Context, vm: &VmArgs, verb: VmVerb) -> Outcome {
     let path = path_of(vm, &format!("/{}", verb.word()))?;
     let view: VmView = context.client.post(&path, &json!({})).await?;
     show(context, &view)
+}
+
+/// Goes after the guest when it moves: ends when it runs no more, or the user leaves.
+async fn console(context: &Context, vm: &VmArgs, write: bool) -> Outcome {
+    let mut keys = Keys::new(write);
+    let mut view: VmView = context.client.get(&path_of(vm, "")?).await?;
+    loop {
+        let there = vm_path(&path(&view.node.to_string(), "vms")?, &view.uuid);
+        if keys.attach(context, &format!("{there}/console")).await? == Ended::Left {
+            return Ok(0);
+        }
+        let Some(next) = elsewhere(context, &view).await else {
+            eprintln!("vm {} runs on {} no more", view.name, view.node_name);
+            return Ok(0);
+        };
+        eprintln!("vm {} is on {} now", next.name, next.node_name);
+        view = next;
+    }
+}
+
+/// The guest on another node, once it runs there; none if it does not.
+async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
+    // by its UUID: a name may be another guest's on another node
+    let path = vm_path("/v1/vms", &before.uuid);
+    let end = Instant::now() + FOLLOWS_FOR;
+    loop {
+        let view: Option<VmView> = context.client.get(&path).await.ok();
+        match view {
+            Some(view) if view.node != before.node && view.state == "running" => {
+                return Some(view);
+            }
+            Some(view) if view.state == "shut off" => return None,
+            // both nodes may have it for a moment, or neither say so
+            _ if Instant::now() < end => tokio::time::sleep(LOOKS_EVERY).await,
+            _ => return None,
+        }
+    }
 }
 
 async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
