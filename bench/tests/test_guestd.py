@@ -232,8 +232,8 @@ def test_console_of_a_guest_goes_after_it(pair: Server):
                 pair.mintctl("vm", "console", "chatty")
             assert caught.value.codes == {"plan_refused", "vm_busy"}, caught.value
             # libvirt keeps to the same lock
-            result = pair.one.terminal("virsh console chatty").wait()
-            assert result.status == FAILED and "in use" in result.out, result
+            result = pair.one.terminal("virsh console chatty", 60).wait()
+            assert result.status == FAILED and "Requested device '/dev/pts/" in result.out, result
             pair.mintctl("vm", "migrate", "chatty", "--to", "two")
             read_until(job, "vm chatty is on two now", time.monotonic() + 60 * SLOWNESS)
             ask(7)

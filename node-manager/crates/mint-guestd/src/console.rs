@@ -111,14 +111,14 @@ enum Held {
     Not(io::Error),
 }
 
-/// The lock file of a terminal, as UUCP and libvirt have it: whoever opens a terminal names
-/// itself there (FHS 3.0, 5.9).
+/// The lock file of a terminal, as UUCP had it (FHS 3.0, 5.9), under libvirt's name for it:
+/// whoever opens a terminal writes down its process there.
 #[derive(Debug)]
 struct Lock(PathBuf);
 
 impl Lock {
     fn take(folder: &Path, terminal: &str) -> Result<Self, Held> {
-        let name = terminal.trim_start_matches("/dev/").replace('/', "_");
+        let name = terminal.trim_start_matches("/dev").replace('/', "_");
         let path = folder.join(format!("LCK..{name}"));
         fs::create_dir_all(folder).map_err(Held::Not)?;
         // once more, when who held it is no more
@@ -164,14 +164,14 @@ mod tests {
         let take = || Lock::take(folder.path(), "/dev/pts/3");
         let first = take().unwrap();
         let own = std::process::id();
-        let text = fs::read_to_string(folder.path().join("LCK..pts_3")).unwrap();
+        let text = fs::read_to_string(folder.path().join("LCK.._pts_3")).unwrap();
         assert_eq!(text, format!("{own:>10}\n"));
         assert!(matches!(take(), Err(Held::By(pid)) if pid == own));
         Lock::take(folder.path(), "/dev/pts/4").unwrap();
         drop(first);
         take().unwrap();
         // whoever held it died: no process has this id
-        fs::write(folder.path().join("LCK..pts_3"), "4194305\n").unwrap();
+        fs::write(folder.path().join("LCK.._pts_3"), "4194305\n").unwrap();
         take().unwrap();
     }
 }
