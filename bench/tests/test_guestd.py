@@ -220,12 +220,16 @@ def test_console_of_a_guest_goes_after_it(pair: Server):
         here.start("--no-disk --no-network")
         job = pair.zero.terminal("mintctl vm console chatty")
 
+        def reads(text: str) -> None:
+            shown = read_until(job, text, time.monotonic() + 60 * SLOWNESS)
+            assert text in shown, shown
+
         def ask(number: int) -> None:
             job.input(f"echo the answer is $(({number} * 7))\r".encode())
-            read_until(job, f"the answer is {number * 7}", time.monotonic() + 60 * SLOWNESS)
+            reads(f"the answer is {number * 7}")
 
         try:
-            read_until(job, "Ctrl-] leaves it", time.monotonic() + 60 * SLOWNESS)
+            reads("Ctrl-] leaves it")
             here.wait_line("Enter 'help'")
             ask(6)
             with pytest.raises(MintctlError) as caught:
@@ -235,7 +239,7 @@ def test_console_of_a_guest_goes_after_it(pair: Server):
             result = pair.one.terminal("virsh console chatty", 60).wait()
             assert result.status == FAILED and "Requested device '/dev/pts/" in result.out, result
             pair.mintctl("vm", "migrate", "chatty", "--to", "two")
-            read_until(job, "vm chatty is on two now", time.monotonic() + 60 * SLOWNESS)
+            reads("vm chatty is on two now")
             ask(7)
             job.input(ESCAPE)
             assert job.wait().status == 0

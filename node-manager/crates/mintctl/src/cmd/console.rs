@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use mint_api::ErrorBody;
 use mint_api::frame::{FrameKind, read_frame, write_frame};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Stdin, split};
 
 use super::context::{Context, Outcome};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ const ESCAPE: u8 = 0x1d;
 pub async fn run(context: &Context, path: &str, follow: bool, write: bool) -> Outcome {
     let interactive = is_terminal() && !follow;
     let follows = follow || write || interactive;
-    let mut keys = Keys { interactive, write, goes_on: follow };
+    let mut keys = Keys { interactive, write, goes_on: follow, stdin: tokio::io::stdin() };
     keys.attach(context, &format!("{path}?follow={follows}")).await?;
     Ok(0)
 }
@@ -43,12 +43,14 @@ pub struct Keys {
     write: bool,
     /// Output is shown on when all is sent.
     goes_on: bool,
+    /// One for all connections: what it has read and not given yet would be lost with it.
+    stdin: Stdin,
 }
 
 impl Keys {
     /// At a terminal interactive; else, with `write`, standard input's.
     pub fn new(write: bool) -> Self {
-        Self { interactive: is_terminal(), write, goes_on: false }
+        Self { interactive: is_terminal(), write, goes_on: false, stdin: tokio::io::stdin() }
     }
 
     /// Shows a console and sends keys to it.
@@ -63,7 +65,7 @@ impl Keys {
             let _raw = RawTerminal::enter(io::stdin())?;
             return tokio::select! {
                 shown = show(&mut reader) => shown,
-                sent = send_keys(&mut writer, true) => sent,
+                sent = send_keys(&mut self.stdin, &mut writer, true) => sent,
             };
         }
         if !self.write {
@@ -71,7 +73,7 @@ impl Keys {
         }
         tokio::select! {
             shown = show(&mut reader) => shown,
-            sent = send_keys(&mut writer, false) => {
+            sent = send_keys(&mut self.stdin, &mut writer, false) => {
                 let sent = sent?;
                 self.write = false;
                 if self.goes_on { show(&mut reader).await } else { Ok(sent) }
@@ -102,8 +104,11 @@ async fn show(reader: &mut (impl AsyncRead + Unpin)) -> Result<Ended, Failure> {
 }
 
 /// Sends what is typed; ends at the escape key, or at the end of the input.
-async fn send_keys(writer: &mut (impl AsyncWrite + Unpin), escape: bool) -> Result<Ended, Failure> {
-    let mut stdin = tokio::io::stdin();
+async fn send_keys(
+    stdin: &mut Stdin,
+    writer: &mut (impl AsyncWrite + Unpin),
+    escape: bool,
+) -> Result<Ended, Failure> {
     let mut buffer = [0; 4096];
     loop {
         let length = stdin.read(&mut buffer).await?;
