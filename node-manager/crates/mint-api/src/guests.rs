@@ -88,6 +88,32 @@ impl VmVerb {
     }
 }
 
+/// A disk image is to become a guest of a node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRequest {
+    /// The guest's name.
+    pub name: String,
+    /// Absolute path of the image on that node: raw, qcow2, vmdk, vdi, vhdx or vpc.
+    pub image: String,
+    /// The image was sent for this alone (it is in [`UPLOAD_FOLDER`]), and goes in any case.
+    #[serde(default)]
+    pub is_upload: bool,
+    /// How many vCPUs it gets.
+    pub vcpus: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Size of its disk; nothing: the image's.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
+    /// cloud-init's user data; nothing: it is told nothing.
+    #[serde(default)]
+    pub user_data: Option<String>,
+}
+
+/// Images that are sent to a node.
+pub const UPLOAD_FOLDER: &str = "/var/lib/mint/uploads";
+
 /// A guest is to go to another node while it runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

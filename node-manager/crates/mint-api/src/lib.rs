@@ -30,8 +30,9 @@ pub use client::{ByteReader, Client, LineReader};
 pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
-    DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, MigrateFigures,
-    MigrateRequest, MigrateResult, SilentNode, VmList, VmVerb, VmView, vm_path,
+    DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, ImportRequest,
+    MigrateFigures, MigrateRequest, MigrateResult, SilentNode, UPLOAD_FOLDER, VmList, VmVerb,
+    VmView, vm_path,
 };
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;

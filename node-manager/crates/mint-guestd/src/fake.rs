@@ -84,6 +84,14 @@ impl Hypervisor for Fake {
         Ok(self.find(reference)?.0)
     }
 
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        let name = mint_guests::domain::element(xml, &["domain", "name"]);
+        let name = name.and_then(|name| name.strip_prefix("<name>")?.strip_suffix("</name>"));
+        let name = name.ok_or_else(|| HypervisorError::Said("it has no name".into()))?;
+        Fake::define(self, name, false, xml);
+        Ok(())
+    }
+
     fn start(&self, reference: &str) -> Result<(), HypervisorError> {
         self.set(reference, true)
     }

@@ -153,6 +153,12 @@ pub trait Hypervisor: Send + Sync {
     /// When there is none, or the hypervisor does not answer.
     fn guest(&self, reference: &str) -> Result<GuestFacts, HypervisorError>;
 
+    /// Defines a guest.
+    ///
+    /// # Errors
+    /// As libvirt says.
+    fn define(&self, xml: &str) -> Result<(), HypervisorError>;
+
     /// Starts it.
     ///
     /// # Errors

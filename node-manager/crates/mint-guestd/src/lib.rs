@@ -17,6 +17,8 @@ mod copies;
 mod evacuate;
 mod facts;
 mod hypervisor;
+mod image;
+mod import;
 mod journal;
 mod libvirt;
 mod migrate;

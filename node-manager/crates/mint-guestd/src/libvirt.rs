@@ -186,6 +186,12 @@ impl Hypervisor for Libvirt {
         facts(&self.domain(reference)?).map_err(|error| said(&error))
     }
 
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        let connection = self.connect()?;
+        let validate = sys::VIR_DOMAIN_DEFINE_VALIDATE;
+        Domain::define_xml_flags(&connection, xml, validate).map(drop).map_err(|error| said(&error))
+    }
+
     fn start(&self, reference: &str) -> Result<(), HypervisorError> {
         self.domain(reference)?.create().map(drop).map_err(|error| said(&error))
     }

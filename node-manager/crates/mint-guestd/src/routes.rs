@@ -9,7 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, Line, MigrateRequest, VmList, VmVerb, VmView, vm_path,
+    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, VmList, VmVerb,
+    VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, client_error};
 use crate::wire::Arrived;
-use crate::{arrivals, console, evacuate, migrate, own, wide};
+use crate::{arrivals, console, evacuate, import, migrate, own, wide};
 
 /// A guest's XML, twice, is the largest that is sent.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -31,7 +32,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/vms", get(all))
         .route("/v1/vms/{vm}", get(one))
         .route("/v1/vms/{vm}/{verb}", post(act))
-        .route("/v1/local/vms", get(own_all))
+        .route("/v1/local/vms", get(own_all).post(import_image))
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
@@ -122,6 +123,15 @@ async fn own_act(
             }))
         }
     }
+}
+
+async fn import_image(State(app): Shared, body: String) -> Result<Response, Failure> {
+    let request: ImportRequest = parse(&body)?;
+    let import = import::Import::prepare(&app, request).await?;
+    Ok(lines::respond(move |lines| async move {
+        let result = import.carry_out(&app, &lines).await;
+        lines.send(&result.map_or_else(Line::Error, |view| Line::Result(json!(view)))).await;
+    }))
 }
 
 async fn own_console(

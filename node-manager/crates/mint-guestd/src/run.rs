@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::journal::Journal;
 use crate::libvirt::Libvirt;
-use crate::{routes, settle};
+use crate::{import, routes, settle};
 
 /// Calls of libvirt that may hang at the same time; more of them wait.
 const CALLS_MAX: usize = 16;
@@ -91,6 +91,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         let listener = listen(&options.socket)?;
         let app = Arc::new(app);
         tokio::spawn(serve(listener, app.clone()));
+        import::tidy(&app.host);
         tokio::spawn(settle::watch(app));
         info!(socket = %options.socket.display(), "mint-guestd {}", env!("CARGO_PKG_VERSION"));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {

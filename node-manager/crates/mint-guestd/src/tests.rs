@@ -2,6 +2,8 @@
 //! Two nodes' daemons over real Unix sockets, with a stand-in for mintd between them: all but
 //! libvirt and mint0.
 
+mod import;
+
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Path, State};
@@ -117,7 +119,7 @@ impl Machine {
         for (fake, id) in fakes.iter().zip([1, 2]) {
             let root = folder.path().join(format!("root{id}"));
             for (path, text) in [
-                ("proc/meminfo", "MemAvailable: 1048576 kB\n"),
+                ("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1048576 kB\n"),
                 ("sys/devices/system/cpu/online", "0-1\n"),
             ] {
                 std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();

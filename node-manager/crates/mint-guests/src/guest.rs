@@ -38,6 +38,10 @@ pub struct GuestRequest {
     pub cmdline: Option<String>,
     /// Absolute path of its disk on the node.
     pub disk: Option<String>,
+    /// Absolute path of a disk that it only reads: what cloud-init is told.
+    pub seed: Option<String>,
+    /// Whether each vCPU has a CPU of the node.
+    pub is_pinned: bool,
     /// Which network card it has.
     pub network: Network,
     /// MAC address of the card.
@@ -92,7 +96,9 @@ pub struct Guest {
     pub memory_kib: u64,
     /// The node's CPUs, as libvirt reads a list.
     pub node_cpus: String,
-    /// The node's CPU of each vCPU.
+    /// How many vCPUs it has.
+    pub vcpus: usize,
+    /// The node's CPU of each vCPU; none when they are not pinned.
     pub vcpu_pins: Vec<u32>,
     /// Whether it is told of a TSC deadline timer.
     pub tsc_deadline: bool,
@@ -100,6 +106,8 @@ pub struct Guest {
     pub boot: Boot,
     /// Its disk.
     pub disk: Option<Disk>,
+    /// A disk that it only reads.
+    pub seed: Option<String>,
     /// Its network card.
     pub network: Network,
     /// MAC address of the card; libvirt chooses if there is none.
@@ -118,6 +126,8 @@ impl GuestRequest {
             initrd: None,
             cmdline: None,
             disk: None,
+            seed: None,
+            is_pinned: true,
             network: Network::None,
             mac: None,
         }
@@ -133,7 +143,8 @@ impl GuestRequest {
         let name = self.name.as_str();
         let vcpus = parse_vcpus(&self.vcpus)?;
         let bytes = memory_bytes(name, &self.memory, node)?;
-        let vcpu_pins = self.pins(vcpus, node)?;
+        // as many as there are CPUs at most, pinned or not
+        let pins = self.pins(vcpus, node)?;
         if let Some(mac) = &self.mac {
             check_mac(mac)?;
         }
@@ -149,7 +160,9 @@ impl GuestRequest {
         Ok(Guest {
             memory_kib: bytes >> 10,
             node_cpus: node.cpus.as_str().to_owned(),
-            vcpu_pins,
+            vcpus,
+            vcpu_pins: if self.is_pinned { pins } else { Vec::new() },
+            seed: self.seed,
             tsc_deadline: node.tsc_deadline == 1,
             boot,
             disk,
@@ -223,6 +236,11 @@ fn parse_vcpus(text: &str) -> Result<usize, Failure> {
         .ok_or_else(|| Failure::Usage(format!("--vcpus must be a number above 0, not '{text}'")))
 }
 
+/// The most memory that a guest of a node can have.
+pub fn memory_bytes_max(node: &Description) -> u64 {
+    node.memory_bytes.saturating_sub(NODE_RESERVE_BYTES + QEMU_OVERHEAD_BYTES)
+}
+
 fn memory_bytes(guest: &str, text: &str, node: &Description) -> Result<u64, Failure> {
     let bytes = parse_bytes(text).map_err(|_| {
         Failure::Usage(format!("--memory must be a size like 128M or 1G, not '{text}'"))
@@ -233,7 +251,7 @@ fn memory_bytes(guest: &str, text: &str, node: &Description) -> Result<u64, Fail
             GUEST_BYTES_MIN / MIB
         )));
     }
-    let free = node.memory_bytes.saturating_sub(NODE_RESERVE_BYTES + QEMU_OVERHEAD_BYTES);
+    let free = memory_bytes_max(node);
     if bytes > free {
         return Err(Failure::Refused(format!(
             "guest {guest} wants {} MiB, but node {} has {} MiB of which a guest can have {}; \

@@ -8,7 +8,7 @@
 //!                                        |--bridge, ethernet--> steps for ip
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
-//! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet` and `dhcp` are pure. `facts` reads the
+//! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp` and `seed` are pure. `facts` reads the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -26,6 +26,7 @@ pub mod failure;
 pub mod guest;
 pub mod hook;
 pub mod landing;
+pub mod seed;
 pub mod settings;
 pub mod setup;
 pub mod tools;

@@ -22,14 +22,19 @@ pub fn domain(guest: &Guest) -> String {
         text(w, "name", &guest.name)?;
         text_with(w, "memory", &[("unit", "KiB")], &guest.memory_kib.to_string())?;
         let vcpu = [("placement", "static"), ("cpuset", guest.node_cpus.as_str())];
-        text_with(w, "vcpu", &vcpu, &guest.vcpu_pins.len().to_string())?;
-        parent(w, "cputune", &[], |w| {
+        let is_pinned = !guest.vcpu_pins.is_empty();
+        let vcpu = if is_pinned { &vcpu[..] } else { &vcpu[..1] };
+        text_with(w, "vcpu", vcpu, &guest.vcpus.to_string())?;
+        let tune = |w: &mut Xml| {
             for (vcpu, cpu) in guest.vcpu_pins.iter().enumerate() {
                 let (vcpu, cpu) = (vcpu.to_string(), cpu.to_string());
                 empty(w, "vcpupin", &[("vcpu", &vcpu), ("cpuset", &cpu)])?;
             }
             empty(w, "emulatorpin", &[("cpuset", &guest.node_cpus)])
-        })?;
+        };
+        if is_pinned {
+            parent(w, "cputune", &[], tune)?;
+        }
         parent(w, "os", &[], |w| {
             text_with(w, "type", &[("arch", "x86_64"), ("machine", "q35")], "hvm")?;
             boot(w, &guest.boot)
@@ -76,6 +81,14 @@ fn devices(w: &mut Xml, guest: &Guest) -> Written {
             empty(w, "driver", &[("name", "qemu"), ("type", disk.format), ("cache", "none")])?;
             empty(w, "source", &[(source, &disk.path)])?;
             empty(w, "target", &[("dev", "vda"), ("bus", "virtio")])
+        })?;
+    }
+    if let Some(seed) = &guest.seed {
+        parent(w, "disk", &[("type", "file"), ("device", "disk")], |w| {
+            empty(w, "driver", &[("name", "qemu"), ("type", "raw")])?;
+            empty(w, "source", &[("file", seed)])?;
+            empty(w, "target", &[("dev", "vdb"), ("bus", "virtio")])?;
+            empty(w, "readonly", &[])
         })?;
     }
     match guest.network {

@@ -407,6 +407,11 @@ pub enum VmCommand {
     },
     /// One guest
     Show(VmArgs),
+    /// Make a guest of a disk image (raw, qcow2, vmdk, vdi, vhdx, vpc)
+    ///
+    /// The image is copied, to another node over mint0 if need be; it stays as it is. The guest
+    /// gets a card on the guests' Ethernet and a serial console, and is not started.
+    Import(ImportArgs),
     /// Start a guest on the node that it is defined on
     Start(VmArgs),
     /// Ask a guest's system to end
@@ -443,6 +448,31 @@ pub struct VmArgs {
     /// Node that it is on [default: it is looked for]
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
+}
+
+/// `vm import`.
+#[derive(ClapArgs, Debug)]
+pub struct ImportArgs {
+    /// The image, on the node that mintctl runs on
+    pub image: PathBuf,
+    /// Name of the guest
+    #[arg(long)]
+    pub name: String,
+    /// Node that gets it [default: the one that mintctl runs on]
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// How many vCPUs it gets
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub vcpus: u32,
+    /// Its memory
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Size of its disk [default: the image's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub disk: Option<u64>,
+    /// What its cloud-init is told at the first boot (user data: a #cloud-config, a script)
+    #[arg(long, value_name = "FILE")]
+    pub cloud_init: Option<PathBuf>,
 }
 
 /// `vm migrate`.

@@ -12,8 +12,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
-    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest,
-    MigrateResult, VmList, VmView,
+    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest,
+    MigrateRequest, MigrateResult, VmList, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use mint_types::NodeId;
@@ -44,6 +44,9 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
         get("/v1/nodes/{node}/vms", "Guests of a node", there).gives::<VmList>(),
+        post("/v1/nodes/{node}/vms", "Make a guest of a disk image", there)
+            .takes::<ImportRequest>()
+            .lines::<VmView>(),
         get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
@@ -61,6 +64,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/undo", "It does not come", there_one),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
+        post("/v1/local/vms", "Make a guest of a disk image", here)
+            .takes::<ImportRequest>()
+            .lines::<VmView>(),
         get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),

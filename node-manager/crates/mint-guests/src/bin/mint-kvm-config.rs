@@ -128,6 +128,8 @@ impl Domain {
             initrd: filled(self.initrd),
             cmdline: filled(self.cmdline),
             disk: filled(self.disk),
+            seed: None,
+            is_pinned: true,
             network,
             mac: filled(self.mac),
         }

@@ -5,6 +5,7 @@ mod console;
 mod context;
 mod dump;
 mod exec;
+mod import;
 mod list;
 mod map;
 mod node;
@@ -15,6 +16,7 @@ mod other;
 mod rolling;
 mod top;
 mod vm;
+mod vm_view;
 
 use mint_api::Client;
 

@@ -11,10 +11,12 @@ use serde_json::json;
 
 use super::console::{Ended, Keys};
 use super::context::{Context, Outcome};
+use super::import;
 use super::node_path::path;
+use super::vm_view::{show, table, tell};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
-use crate::output::{Table, or_dash, print, print_json};
+use crate::output::{print, print_json};
 
 /// A guest whose console has ended is looked for on other nodes for so long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(10);
@@ -28,6 +30,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
             let view = context.client.get(&path_of(&vm, "")?).await?;
             show(context, &view)
         }
+        VmCommand::Import(args) => import::run(context, args).await,
         VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
@@ -63,35 +66,6 @@ async fn list(context: &Context, node: Option<&str>) -> Outcome {
         eprintln!("mintctl: {text}");
     }
     Ok(status)
-}
-
-fn table(vms: &[VmView]) -> Table {
-    let mut table = Table::new(&["VM", "NODE", "STATE", "VCPUS", "MEMORY", "FLAGS", "UUID"]);
-    for vm in vms {
-        let flags =
-            [(!vm.persistent, "transient"), (vm.autostart, "autostart"), (vm.is_busy, "busy")];
-        let flags: Vec<&str> =
-            flags.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
-        table.row([
-            vm.name.clone(),
-            vm.node_name.clone(),
-            vm.state.clone(),
-            vm.vcpus.to_string(),
-            format_bytes(vm.memory_bytes),
-            or_dash(flags.join(" ")),
-            vm.uuid.clone(),
-        ]);
-    }
-    table
-}
-
-fn show(context: &Context, view: &VmView) -> Outcome {
-    if context.json {
-        print_json(view)?;
-    } else {
-        table(std::slice::from_ref(view)).print()?;
-    }
-    Ok(0)
 }
 
 async fn act(context: &Context, vm: &VmArgs, verb: VmVerb) -> Outcome {
@@ -187,16 +161,6 @@ fn check(how: &MigrateHow) -> Result<(), Failure> {
         return Err(Failure::usage("bandwidth 0 is none: leave --bandwidth out for no limit"));
     }
     Ok(())
-}
-
-/// Progress for people.
-fn tell(context: &Context) -> impl FnMut(&str) + use<> {
-    let is_told = !context.json;
-    move |line| {
-        if is_told {
-            eprintln!("{line}");
-        }
-    }
 }
 
 /// What was done, or would be.
