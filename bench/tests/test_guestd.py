@@ -165,9 +165,14 @@ def test_guest_that_cannot_go_stays_and_every_reason_is_told(pair: Server):
         assert "vm_not_running" in caught.value.codes, caught.value
 
 
+def operations(mintctl: Mintctl) -> list[dict]:
+    """Operations that node 0's mintd keeps."""
+    return mintctl("operation", "list")["operations"]
+
+
 def test_migration_that_is_cancelled_leaves_the_guest_and_nothing_else(pair: Server):
-    """virsh domjobabort amid a slow migration: the guest runs on where it was; neither guest nor disk are on the other
-    node, and it can go there later."""
+    """mintctl operation cancel amid a slow migration: the guest runs on where it was; neither guest nor disk are on the
+    other node, and it can go there later."""
     with Guest(pair.one, "slow") as here, Guest(pair.two, "slow") as there:
         here.start("--disk-load 20 --no-network")
         here.wait_line(r"tick [0-9]* at [0-9.]*, [1-9][0-9]* writes")
@@ -177,9 +182,13 @@ def test_migration_that_is_cancelled_leaves_the_guest_and_nothing_else(pair: Ser
         job = pair.zero.start("mintctl vm migrate slow --to two --bandwidth 1M --json")
         pair.one.wait("the migration", "virsh domjobinfo slow | grep -q 'Data remaining\\|File remaining'")
         assert there.node.run(f"test -e {path}", check=False).status == 0, "nothing was copied before the end"
-        pair.one.run("virsh domjobabort slow")
+        moves = [found for found in operations(pair.mintctl) if found["state"] == "running"]
+        assert [(found["kind"], found["subject"]) for found in moves] == [("migrate", "slow")], moves
+        pair.mintctl("operation", "cancel", moves[0]["id"])
         result = job.wait()
         assert result.status == FAILED and "it stays on one (running)" in result.err, result
+        ended = [found["state"] for found in operations(pair.mintctl) if found["id"] == moves[0]["id"]]
+        assert ended == ["cancelled"], ended
         assert known(pair.one)["slow"] == "running" and "slow" not in known(pair.two)
         assert there.node.run(f"test -e {path}", check=False).status == 1, "a half copy is left"
         here.wait_ticks(2)

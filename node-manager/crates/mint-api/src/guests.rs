@@ -75,6 +75,8 @@ pub enum VmVerb {
     Shutdown,
     /// End it at once, as if its power was cut.
     Destroy,
+    /// End its way to another node: it stays.
+    Cancel,
 }
 
 impl VmVerb {
@@ -84,6 +86,7 @@ impl VmVerb {
             Self::Start => "start",
             Self::Shutdown => "shutdown",
             Self::Destroy => "destroy",
+            Self::Cancel => "cancel",
         }
     }
 }

@@ -148,6 +148,11 @@ impl Hypervisor for Fake {
         Ok(())
     }
 
+    fn cancel(&self, reference: &str) -> Result<(), HypervisorError> {
+        self.find(reference)?;
+        Err(HypervisorError::Said("no job is active".into()))
+    }
+
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
         lock(&self.log).push(format!("dropped {path}"));
         Ok(())

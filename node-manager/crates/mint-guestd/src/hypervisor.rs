@@ -206,6 +206,12 @@ pub trait Hypervisor: Send + Sync {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), HypervisorError>;
 
+    /// Ends the job that is on a guest: a migration is taken back.
+    ///
+    /// # Errors
+    /// When there is none, or libvirt says no.
+    fn cancel(&self, reference: &str) -> Result<(), HypervisorError>;
+
     /// Deletes a disk's file that no guest here has any more.
     ///
     /// # Errors

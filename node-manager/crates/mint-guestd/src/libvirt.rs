@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -305,6 +306,20 @@ impl Hypervisor for Libvirt {
                 }
             }
         })
+    }
+
+    fn cancel(&self, reference: &str) -> Result<(), HypervisorError> {
+        let uuid = self.domain(reference)?.get_uuid_string().map_err(|error| said(&error))?;
+        // the virt crate does not have it
+        let done = Command::new("virsh")
+            .args(["-q", "-c", &self.uri, "domjobabort", &uuid])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| HypervisorError::Said(format!("cannot run virsh: {error}")))?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(HypervisorError::Said(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
     }
 
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {

@@ -53,6 +53,7 @@ pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, E
         VmVerb::Start => hypervisor.start(&name),
         VmVerb::Shutdown => hypervisor.shutdown(&name),
         VmVerb::Destroy => hypervisor.destroy(&name),
+        VmVerb::Cancel => hypervisor.cancel(&name),
     })
     .await?;
     show(app, vm).await

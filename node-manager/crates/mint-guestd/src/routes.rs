@@ -55,7 +55,7 @@ enum Verb {
 }
 
 fn verb(word: &str) -> Result<Verb, Failure> {
-    let simple = [VmVerb::Start, VmVerb::Shutdown, VmVerb::Destroy];
+    let simple = [VmVerb::Start, VmVerb::Shutdown, VmVerb::Destroy, VmVerb::Cancel];
     match simple.into_iter().find(|verb| verb.word() == word) {
         Some(verb) => Ok(Verb::Simple(verb)),
         None if word == "migrate" => Ok(Verb::Migrate),

@@ -51,6 +51,10 @@ pub enum OperationKind {
     Apply,
     /// What is half done is healed.
     Repair,
+    /// A guest goes to another node while it runs.
+    Migrate,
+    /// All guests that run on a node go to others.
+    Evacuate,
 }
 
 impl fmt::Display for OperationKind {
@@ -65,6 +69,8 @@ impl fmt::Display for OperationKind {
             Self::Resize => "resize",
             Self::Apply => "apply",
             Self::Repair => "repair",
+            Self::Migrate => "migrate",
+            Self::Evacuate => "evacuate",
         })
     }
 }

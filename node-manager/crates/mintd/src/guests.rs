@@ -12,17 +12,20 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
-    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest,
-    MigrateRequest, MigrateResult, VmList, VmView,
+    ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
+    MigrateResult, VmList, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use mint_types::NodeId;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::handlers::{Shared, no_frames, resolve};
+use crate::guestd::{guestd, guestd_down};
+use crate::handlers::{Shared, Who, no_frames, operate, parse};
 use crate::openapi::{Route, get, post};
 use crate::peer_clients::peer_error;
+use crate::request::Request as Asked;
+use crate::resolve::resolve;
 use crate::streams;
 
 /// For another node's daemon to begin its answer, where it is asked what guests are there. A
@@ -40,7 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
-        post("/v1/vms/{vm}/migrate", "Move it to another node while it runs", here)
+        post("/v1/vms/{vm}/migrate", "Move it to another node while it runs", migrate)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
         get("/v1/nodes/{node}/vms", "Guests of a node", there).gives::<VmList>(),
@@ -51,12 +54,12 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/destroy", "End it at once", there_one).gives::<VmView>(),
-        post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", there_one)
+        post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", migrate_there)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
         get("/v1/nodes/{node}/vms/{vm}/console", "A guest's serial console", console_there)
             .frames(),
-        post("/v1/nodes/{node}/evacuate", "Move its guests to other nodes", there)
+        post("/v1/nodes/{node}/evacuate", "Move its guests to other nodes", evacuate)
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
         post("/v1/nodes/{node}/arrivals", "Could a guest come to this node, and how?", there),
@@ -71,6 +74,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/cancel", "End its move", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/migrate", "Move it to another node", here)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
@@ -83,6 +87,49 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),
         post("/v1/local/arrivals/{vm}/undo", "It does not come", here),
     ]
+}
+
+/// An operation; only a plan is none.
+async fn migrate(
+    State(app): Shared,
+    Who(who): Who,
+    Path(vm): Path<String>,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    let how: MigrateRequest = parse(&body)?;
+    if how.dry_run {
+        return Ok(to_guestd(&app, Method::POST, uri.path(), body).await?);
+    }
+    operate(app, who, Asked::Migrate { vm, node: None, how }).await
+}
+
+async fn migrate_there(
+    State(app): Shared,
+    Who(who): Who,
+    Path((node, vm)): Path<(String, String)>,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    let how: MigrateRequest = parse(&body)?;
+    if how.dry_run {
+        return Ok(to_node(&app, &node, Method::POST, &uri, body).await?);
+    }
+    operate(app, who, Asked::Migrate { vm, node: Some(node), how }).await
+}
+
+async fn evacuate(
+    State(app): Shared,
+    Who(who): Who,
+    Path(node): Path<String>,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    let how: EvacuateRequest = parse(&body)?;
+    if how.dry_run {
+        return Ok(to_node(&app, &node, Method::POST, &uri, body).await?);
+    }
+    operate(app, who, Asked::Evacuate(node, how)).await
 }
 
 /// To this node's `mint-guestd`, as it was asked for.
@@ -191,24 +238,6 @@ async fn to_guestd(
 ) -> Result<Response, ErrorBody> {
     let answer = guestd(app).pass(method, path, some(body)).await;
     answer.map(pass_on).map_err(|error| guestd_down(app, error))
-}
-
-/// This node's `mint-guestd`, below the root that tests choose.
-fn guestd(app: &App) -> Client {
-    Client::unix(app.root.join(mint_api::GUESTD_SOCKET_PATH.trim_start_matches('/')))
-}
-
-fn guestd_down(app: &App, error: ClientError) -> ErrorBody {
-    if let ClientError::Refused(body) = error {
-        return *body;
-    }
-    let mut body = ErrorBody::from_error(ErrorCode::GuestdDown, &error);
-    body.causes.insert(0, body.message.clone());
-    body.message = format!("mint-guestd of node {} does not answer", app.here);
-    body.hint(
-        "its log is /var/log/mint/mint-guestd.log, or: journalctl -u mint-guestd; it starts \
-         again by itself",
-    )
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use crate::caller::Caller;
 use crate::ending::op_error;
 use crate::peer_clients::peer_error;
 use crate::request::Request;
+use crate::resolve::resolve;
 use crate::{doctor, operate, ssh, streams, takeover, vmcore};
 
 pub(crate) type Shared = State<Arc<App>>;
@@ -56,14 +57,6 @@ pub(crate) async fn hello(State(app): Shared) -> Json<Hello> {
         name: status.map_or_else(|| format!("node{}", app.here), |status| status.display_name()),
         ssh_host_keys: ssh::host_keys(&app.root, &app.bundle),
     })
-}
-
-/// The node that a path means.
-pub(crate) fn resolve(app: &App, reference: &str) -> Result<NodeStatus, ErrorBody> {
-    app.inventory()?
-        .resolve(reference)
-        .cloned()
-        .map_err(|refusal| ErrorBody::refused(vec![refusal]))
 }
 
 #[derive(Deserialize)]

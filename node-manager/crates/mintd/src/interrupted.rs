@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::app::App;
 use crate::ending::{end_with, value};
 use crate::settle::conclude;
-use crate::takeover;
+use crate::{moves, takeover};
 
 /// Ends what an earlier daemon left in the middle: taken back, finished, or gone on with.
 pub(crate) async fn settle(app: &Arc<App>) {
@@ -19,6 +19,10 @@ pub(crate) async fn settle(app: &Arc<App>) {
         let entry = op.entry();
         if app.ops.is_unknown(op.id()) {
             leave_to_repair(&op);
+            continue;
+        }
+        if moves::is_one(entry.kind) {
+            moves::leave(&op);
             continue;
         }
         if entry.taken_from.is_some() {

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::app::App;
 use crate::ending::{error_of, finish, value};
 use crate::request::Request;
-use crate::{apply, nodes};
+use crate::{apply, moves, nodes};
 
 /// Writes a request down as an operation, carries it out, and answers with what it says.
 ///
@@ -100,6 +100,10 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
         Request::Apply(request) => {
             return apply::apply(app, op, request).await.map(|result| value(&result));
         }
+        Request::Migrate { vm, node, how } => {
+            return moves::migrate(&app, op, node.as_deref(), &vm, &how).await;
+        }
+        Request::Evacuate(node, how) => return moves::evacuate(&app, op, &node, &how).await,
         Request::Repair => {
             return app.carry(op, |nodes, _| nodes.repair()).await.map(|done| value(&done));
         }

@@ -2,7 +2,10 @@
 //! What users ask for, as the journal keeps it: a daemon that finds an operation in the
 //! middle knows from it how to go on.
 
-use mint_api::{AddRequest, ApplyRequest, RemoveRequest, ResizeRequest, StartRequest, StopRequest};
+use mint_api::{
+    AddRequest, ApplyRequest, EvacuateRequest, MigrateRequest, RemoveRequest, ResizeRequest,
+    StartRequest, StopRequest,
+};
 use mint_types::OperationKind;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +22,13 @@ pub(crate) enum Request {
     Resize(String, ResizeRequest),
     Apply(ApplyRequest),
     Repair,
+    /// The guest, and the node that it is on if that was said.
+    Migrate {
+        vm: String,
+        node: Option<String>,
+        how: MigrateRequest,
+    },
+    Evacuate(String, EvacuateRequest),
 }
 
 impl Request {
@@ -33,10 +43,12 @@ impl Request {
             Self::Resize(..) => OperationKind::Resize,
             Self::Apply(_) => OperationKind::Apply,
             Self::Repair => OperationKind::Repair,
+            Self::Migrate { .. } => OperationKind::Migrate,
+            Self::Evacuate(..) => OperationKind::Evacuate,
         }
     }
 
-    /// Which node it is about, as the asker calls it.
+    /// Which node or guest it is about, as the asker calls it.
     pub fn subject(&self) -> String {
         match self {
             Self::Add(request) => request.spec.name.to_string(),
@@ -45,7 +57,9 @@ impl Request {
             | Self::Restart(node, _)
             | Self::Kill(node)
             | Self::Remove(node, _)
-            | Self::Resize(node, _) => node.clone(),
+            | Self::Resize(node, _)
+            | Self::Evacuate(node, _) => node.clone(),
+            Self::Migrate { vm, .. } => vm.clone(),
             Self::Apply(_) | Self::Repair => String::new(),
         }
     }

@@ -7,6 +7,7 @@ mod guests;
 mod lifecycle;
 mod machine;
 mod model;
+mod moves;
 mod node0;
 mod operations;
 mod peers;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::context::{Context, Outcome};
 use super::node_result;
 use super::other::{tell_applied, utc};
+use super::vm_view::{evacuated, moved};
 use crate::args::OperationCommand;
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
@@ -133,6 +134,8 @@ async fn wait(context: &Context, id: u64) -> Outcome {
             }
             Ok(0)
         }
+        OperationKind::Migrate => moved(context, &understood(result)?),
+        OperationKind::Evacuate => evacuated(context, &understood(result)?),
         _ => node_result::tell(context, &understood::<NodeResult>(result)?),
     }
 }

@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 use mint_api::{
     EvacuateRequest, EvacuateResult, MigrateRequest, MigrateResult, VmList, VmVerb, VmView, vm_path,
 };
-use mint_types::format_bytes;
 use serde_json::json;
 
 use super::console::{Ended, Keys};
 use super::context::{Context, Outcome};
 use super::import;
 use super::node_path::path;
-use super::vm_view::{show, table, tell};
+use super::vm_view::{evacuated, moved, show, table, tell};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
-use crate::output::{print, print_json};
+use crate::output::print_json;
 
 /// A guest whose console has ended is looked for on other nodes for so long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(10);
@@ -122,14 +121,7 @@ async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;
-    if context.json {
-        print_json(&result)?;
-    } else {
-        for line in words(&result) {
-            print(&line)?;
-        }
-    }
-    Ok(0)
+    moved(context, &result)
 }
 
 async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
@@ -142,17 +134,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
     };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;
-    if context.json {
-        print_json(&result)?;
-        return Ok(0);
-    }
-    for line in result.vms.iter().flat_map(words) {
-        print(&line)?;
-    }
-    if result.vms.is_empty() {
-        print(&format!("no guest runs on node {}", result.node))?;
-    }
-    Ok(0)
+    evacuated(context, &result)
 }
 
 /// What clap cannot see.
@@ -163,30 +145,8 @@ fn check(how: &MigrateHow) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was done, or would be.
-fn words(result: &MigrateResult) -> Vec<String> {
-    let MigrateResult { name, from, to, memory_bytes, disks, changes, took, .. } = result;
-    let Some(took) = took else {
-        let memory = format_bytes(*memory_bytes);
-        let mut lines =
-            vec![format!("vm {name} can go from node {from} to node {to}: {memory} of memory")];
-        lines.extend(disks.iter().map(|disk| {
-            format!("disk {} is copied: {} ({})", disk.target, disk.path, format_bytes(disk.bytes))
-        }));
-        lines.extend(changes.iter().cloned());
-        return lines;
-    };
-    vec![format!(
-        "vm {name} is on node {to}: {} ms in all, {} ms of them it stood still",
-        took.total_ms, took.downtime_ms
-    )]
-}
-
 #[cfg(test)]
 mod tests {
-    use mint_api::{DiskCopyView, MigrateFigures};
-    use mint_types::NodeId;
-
     use super::*;
 
     #[test]
@@ -196,34 +156,5 @@ mod tests {
         assert_eq!(path_of(&vm(Some("node1")), "").unwrap(), "/v1/nodes/node1/vms/a%20b");
         assert!(path_of(&vm(Some("../x")), "").is_err());
         assert!(path_of(&VmArgs { vm: String::new(), node: None }, "").is_err());
-    }
-
-    #[test]
-    fn plan_and_result_say_what_goes_where() {
-        let node = |id| NodeId::new(id).unwrap();
-        let plan = MigrateResult {
-            name: "web".into(),
-            uuid: "u".into(),
-            from: node(1),
-            to: node(2),
-            memory_bytes: 512 << 20,
-            disks: vec![DiskCopyView { target: "vda".into(), path: "/d".into(), bytes: 1 << 20 }],
-            changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],
-            took: None,
-        };
-        assert_eq!(
-            words(&plan),
-            [
-                "vm web can go from node 1 to node 2: 512M of memory",
-                "disk vda is copied: /d (1M)",
-                "vCPU 0: CPU 2 -> CPU 0"
-            ]
-        );
-        let took = MigrateFigures { total_ms: 900, downtime_ms: 40, ..MigrateFigures::default() };
-        let done = MigrateResult { took: Some(took), ..plan };
-        assert_eq!(
-            words(&done),
-            ["vm web is on node 2: 900 ms in all, 40 ms of them it stood still"]
-        );
     }
 }

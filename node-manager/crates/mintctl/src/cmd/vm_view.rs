@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guests as people read them.
 
-use mint_api::VmView;
+use mint_api::{EvacuateResult, MigrateResult, VmView};
 use mint_types::format_bytes;
 
 use super::context::{Context, Outcome};
-use crate::output::{Table, or_dash, print_json};
+use crate::output::{Table, or_dash, print, print_json};
 
 /// Guests, as a table.
 pub fn table(vms: &[VmView]) -> Table {
@@ -45,5 +45,86 @@ pub fn tell(context: &Context) -> impl FnMut(&str) + use<> {
         if is_told {
             eprintln!("{line}");
         }
+    }
+}
+
+/// A guest that has moved, or could.
+pub fn moved(context: &Context, result: &MigrateResult) -> Outcome {
+    if context.json {
+        print_json(result)?;
+    } else {
+        words(result).iter().try_for_each(|line| print(line))?;
+    }
+    Ok(0)
+}
+
+/// A node's guests that have moved, or could.
+pub fn evacuated(context: &Context, result: &EvacuateResult) -> Outcome {
+    if context.json {
+        print_json(result)?;
+        return Ok(0);
+    }
+    for line in result.vms.iter().flat_map(words) {
+        print(&line)?;
+    }
+    if result.vms.is_empty() {
+        print(&format!("no guest runs on node {}", result.node))?;
+    }
+    Ok(0)
+}
+
+/// What was done, or would be.
+fn words(result: &MigrateResult) -> Vec<String> {
+    let MigrateResult { name, from, to, memory_bytes, disks, changes, took, .. } = result;
+    let Some(took) = took else {
+        let memory = format_bytes(*memory_bytes);
+        let mut lines =
+            vec![format!("vm {name} can go from node {from} to node {to}: {memory} of memory")];
+        lines.extend(disks.iter().map(|disk| {
+            format!("disk {} is copied: {} ({})", disk.target, disk.path, format_bytes(disk.bytes))
+        }));
+        lines.extend(changes.iter().cloned());
+        return lines;
+    };
+    vec![format!(
+        "vm {name} is on node {to}: {} ms in all, {} ms of them it stood still",
+        took.total_ms, took.downtime_ms
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use mint_api::{DiskCopyView, MigrateFigures};
+    use mint_types::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn plan_and_result_say_what_goes_where() {
+        let node = |id| NodeId::new(id).unwrap();
+        let plan = MigrateResult {
+            name: "web".into(),
+            uuid: "u".into(),
+            from: node(1),
+            to: node(2),
+            memory_bytes: 512 << 20,
+            disks: vec![DiskCopyView { target: "vda".into(), path: "/d".into(), bytes: 1 << 20 }],
+            changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],
+            took: None,
+        };
+        assert_eq!(
+            words(&plan),
+            [
+                "vm web can go from node 1 to node 2: 512M of memory",
+                "disk vda is copied: /d (1M)",
+                "vCPU 0: CPU 2 -> CPU 0"
+            ]
+        );
+        let took = MigrateFigures { total_ms: 900, downtime_ms: 40, ..MigrateFigures::default() };
+        let done = MigrateResult { took: Some(took), ..plan };
+        assert_eq!(
+            words(&done),
+            ["vm web is on node 2: 900 ms in all, 40 ms of them it stood still"]
+        );
     }
 }

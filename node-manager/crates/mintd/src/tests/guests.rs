@@ -42,9 +42,12 @@ fn requests_about_guests_reach_guestd_as_they_were_made() {
         assert_eq!(asked("/v1/vms/a%2Fb").await, "GET /v1/vms/a%2Fb ");
         assert_eq!(asked("/v1/nodes/node0/vms").await, "GET /v1/local/vms ");
         assert_eq!(asked("/v1/nodes/0/arrivals/u").await, "GET /v1/local/arrivals/u ");
-        let told: Value =
-            daemon.client.post("/v1/vms/web/migrate", &json!({ "to": "x" })).await.unwrap();
-        assert_eq!(told["asked"], "POST /v1/vms/web/migrate {\"to\":\"x\"}");
+        let told: Value = daemon.client.post("/v1/vms/web/start", &json!({})).await.unwrap();
+        assert_eq!(told["asked"], "POST /v1/vms/web/start {}");
+        // a plan is no operation
+        let plan = json!({ "to": "x", "dry_run": true });
+        let told: Value = daemon.client.post("/v1/vms/web/migrate", &plan).await.unwrap();
+        assert_eq!(told["asked"], "POST /v1/vms/web/migrate {\"dry_run\":true,\"to\":\"x\"}");
         // another node's mintd asks for this node's own, a user does not
         let from_peer: Value = daemon.peer.get("/v1/local/vms").await.unwrap();
         assert_eq!(from_peer["asked"], "GET /v1/local/vms ");

@@ -27,14 +27,14 @@ fn one() -> NodeId {
 }
 
 /// The journal that a daemon in that folder has, while none runs.
-fn journal(folder: &Path, boot_id: u64) -> Operations {
+pub(super) fn journal(folder: &Path, boot_id: u64) -> Operations {
     let state = folder.join("var/lib/mint");
     std::fs::create_dir_all(&state).unwrap();
     Operations::open(Folder::open(&state).unwrap(), boot_id, || 1).unwrap()
 }
 
 /// An operation that a daemon died in.
-fn died_in(ops: &Operations, request: &Request) -> Op {
+pub(super) fn died_in(ops: &Operations, request: &Request) -> Op {
     ops.submit(mint_ops::Request {
         kind: request.kind(),
         subject: request.subject(),
@@ -51,11 +51,11 @@ fn resize() -> Request {
 }
 
 impl Daemon {
-    async fn operation(&self, id: u64) -> OperationView {
+    pub(super) async fn operation(&self, id: u64) -> OperationView {
         self.client.get(&format!("/v1/operations/{id}")).await.unwrap()
     }
 
-    async fn until_over(&self, id: u64) -> OperationView {
+    pub(super) async fn until_over(&self, id: u64) -> OperationView {
         let ops = self.app.ops.clone();
         let id = mint_types::OperationId(id);
         until(|| ops.get(id).unwrap().state.is_over()).await;

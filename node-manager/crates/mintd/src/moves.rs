@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Moves of guests as operations: the `mint-guestd` of the guest's node carries them out, and
+//! goes on when this daemon ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{
+    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, MigrateRequest, VmVerb, VmView,
+    vm_path,
+};
+use mint_node::OpError;
+use mint_ops::{End, Op};
+use mint_types::{NodeId, NodeStatus, OperationKind};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::pin;
+use tracing::warn;
+
+use crate::app::App;
+use crate::ending::{end_with, op_error, value};
+use crate::guestd::{guestd, guestd_down};
+use crate::peer_clients::peer_error;
+use crate::resolve::resolve;
+
+/// Between looks whether somebody wants the end of a move, and whether its node lives.
+const LOOK: Duration = Duration::from_millis(300);
+const HERE: &str = "/v1/local";
+
+/// Whether operations of that kind are carried out by `mint-guestd`.
+pub(crate) fn is_one(kind: OperationKind) -> bool {
+    matches!(kind, OperationKind::Migrate | OperationKind::Evacuate)
+}
+
+/// A move in the middle of which this daemon ended. Nothing is taken back: it goes on.
+pub(crate) fn leave(op: &Op) {
+    let text = format!(
+        "mintd ended in the middle of {}, and mint-guestd went on: mintctl vm list tells where \
+         guests are",
+        op.entry().label()
+    );
+    warn!("{text}");
+    end_with(op, End::Failed(value(&ErrorBody::new(ErrorCode::Failed, text))));
+}
+
+/// Moves a guest to another node.
+///
+/// # Errors
+/// As `mint-guestd` says, and when its node cannot be reached.
+pub(crate) async fn migrate(
+    app: &Arc<App>,
+    op: &Op,
+    node: Option<&str>,
+    vm: &str,
+    how: &MigrateRequest,
+) -> Result<Value, ErrorBody> {
+    op.running().map_err(|error| op_error(OpError::Journal(error)))?;
+    let view: VmView = match node {
+        None => {
+            let found = guestd(app).get(&vm_path("/v1/vms", vm)).await;
+            found.map_err(|error| guestd_down(app, error))?
+        }
+        Some(node) => {
+            let door = Door::of(app, &resolve(app, node)?)?;
+            let found = door.client.get(&vm_path(&format!("{HERE}/vms"), vm)).await;
+            found.map_err(|error| door.error(app, error))?
+        }
+    };
+    let door = Door::of(app, &resolve(app, &view.node.to_string())?)?;
+    let guest = vm_path(&format!("{HERE}/vms"), &view.uuid);
+    let cancel = format!("{guest}/{}", VmVerb::Cancel.word());
+    door.carry(app, op, &format!("{guest}/migrate"), how, Some(&cancel)).await
+}
+
+/// Moves all guests of a node to others.
+///
+/// # Errors
+/// As `mint-guestd` says, and when the node cannot be reached.
+pub(crate) async fn evacuate(
+    app: &Arc<App>,
+    op: &Op,
+    node: &str,
+    how: &EvacuateRequest,
+) -> Result<Value, ErrorBody> {
+    op.running().map_err(|error| op_error(OpError::Journal(error)))?;
+    let door = Door::of(app, &resolve(app, node)?)?;
+    door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await
+}
+
+/// The way to a node's `mint-guestd`.
+struct Door {
+    node: NodeId,
+    boots: u32,
+    client: Client,
+}
+
+impl Door {
+    fn of(app: &App, node: &NodeStatus) -> Result<Self, ErrorBody> {
+        let client = if node.id == app.here {
+            guestd(app)
+        } else if node.state.is_live() {
+            app.peers.client(node.id)?
+        } else {
+            return Err(ErrorBody::refused(vec![mint_node::not_running(node)]));
+        };
+        Ok(Self { node: node.id, boots: node.boots, client })
+    }
+
+    fn error(&self, app: &App, error: ClientError) -> ErrorBody {
+        if self.node == app.here { guestd_down(app, error) } else { peer_error(error) }
+    }
+
+    /// Has it carried out there; `cancel` is where its end is asked for.
+    async fn carry(
+        &self,
+        app: &App,
+        op: &Op,
+        path: &str,
+        request: &impl Serialize,
+        cancel: Option<&str>,
+    ) -> Result<Value, ErrorBody> {
+        let work = self.client.operate::<Value>(path, request, |line: &str| op.progress(line));
+        pin!(work);
+        let mut is_cancelled = false;
+        let mut looks = tokio::time::interval(LOOK);
+        let result = loop {
+            tokio::select! {
+                result = &mut work => break result,
+                _ = looks.tick() => {}
+            }
+            if !self.lives(app) {
+                let text = format!(
+                    "node {} ended meanwhile; mintctl vm list tells where guests are",
+                    self.node
+                );
+                return Err(ErrorBody::new(ErrorCode::PeerUnreachable, text));
+            }
+            // before libvirt has begun there is nothing to end yet
+            if let (Some(cancel), false, Err(_)) = (cancel, is_cancelled, op.check()) {
+                is_cancelled = self.client.post::<Value>(cancel, &json!({})).await.is_ok();
+            }
+        };
+        result.map_err(|error| {
+            let error = self.error(app, error);
+            if is_cancelled { ErrorBody { code: ErrorCode::Cancelled, ..error } } else { error }
+        })
+    }
+
+    /// Whether the node is in the boot that it was in.
+    fn lives(&self, app: &App) -> bool {
+        let status = app.machine.node(self.node).ok().flatten();
+        status.is_some_and(|status| status.state.is_live() && status.boots == self.boots)
+    }
+}
