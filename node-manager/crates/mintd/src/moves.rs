@@ -84,6 +84,8 @@ pub(crate) async fn evacuate(
 ) -> Result<Value, ErrorBody> {
     op.running().map_err(|error| op_error(OpError::Journal(error)))?;
     let door = Door::of(app, &resolve(app, node)?)?;
+    // guests that are gone already stay where they are
+    op.no_return().map_err(|error| op_error(OpError::Journal(error)))?;
     door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await
 }
 
