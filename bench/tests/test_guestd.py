@@ -126,6 +126,8 @@ def test_running_guest_moves_to_another_node_and_back(pair: Server):
             done = pair.mintctl("vm", "migrate", "mover", "--to", target.node.number, *how)
             assert done["took"]["total_ms"] > done["took"]["downtime_ms"] > 0, done
             assert known(target.node)["mover"] == "running" and "mover" not in known(source.node)
+            told = json.loads(pair.zero.out("mintctl events --json | grep migrated | tail -n 1"))
+            assert (told["node"], told["reason"]) == (target.node.number, "vm mover"), told
             assert target.node.out("virsh domuuid mover").strip() == uuid
             # defined there, with CPUs that are there
             assert "yes" in target.node.out("virsh dominfo mover | grep Persistent")

@@ -465,7 +465,8 @@ pub struct EventView {
     pub time_ns: u64,
     /// When this daemon saw it, ns since 1970.
     pub seen_ns: u64,
-    /// `state`, `degraded`, `hung`, `recovered`, or `lost` (events were dropped).
+    /// `state`, `degraded`, `hung`, `recovered`, `migrated` (a guest came to the node; `old` is the
+    /// node it came from), or `lost` (events were dropped).
     pub event: String,
     /// Which node.
     pub node: u32,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, MigrateRequest, VmVerb, VmView,
-    vm_path,
+    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EventView, MigrateRequest,
+    MigrateResult, VmVerb, VmView, vm_path,
 };
 use mint_node::OpError;
 use mint_ops::{End, Op};
@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::app::App;
 use crate::ending::{end_with, op_error, value};
+use crate::events;
 use crate::guestd::{guestd, guestd_down};
 use crate::peer_clients::peer_error;
 use crate::resolve::resolve;
@@ -69,7 +70,28 @@ pub(crate) async fn migrate(
     let door = Door::of(app, &resolve(app, &view.node.to_string())?)?;
     let guest = vm_path(&format!("{HERE}/vms"), &view.uuid);
     let cancel = format!("{guest}/{}", VmVerb::Cancel.word());
-    door.carry(app, op, &format!("{guest}/migrate"), how, Some(&cancel)).await
+    let moved = door.carry(app, op, &format!("{guest}/migrate"), how, Some(&cancel)).await?;
+    tell(app, &moved);
+    Ok(moved)
+}
+
+/// Tells those who listen of a guest that has moved, as far as the result is understood.
+fn tell(app: &App, moved: &Value) {
+    let Ok(MigrateResult { name, from, to, .. }) = serde_json::from_value(moved.clone()) else {
+        return;
+    };
+    let label = |node: NodeId| {
+        let status = app.machine.node(node).ok().flatten();
+        (status.as_ref().map_or_else(|| format!("node{node}"), NodeStatus::display_name), status)
+    };
+    let ((left, _), (came, status)) = (label(from), label(to));
+    let told = events::view("migrated", to, status.as_ref(), events::now_ns());
+    app.events.tell(EventView {
+        old: Some(left),
+        new: Some(came),
+        reason: format!("vm {name}"),
+        ..told
+    });
 }
 
 /// Moves all guests of a node to others.
@@ -86,7 +108,9 @@ pub(crate) async fn evacuate(
     let door = Door::of(app, &resolve(app, node)?)?;
     // guests that are gone already stay where they are
     op.no_return().map_err(|error| op_error(OpError::Journal(error)))?;
-    door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await
+    let gone = door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await?;
+    gone["vms"].as_array().into_iter().flatten().for_each(|moved| tell(app, moved));
+    Ok(gone)
 }
 
 /// The way to a node's `mint-guestd`.

@@ -66,7 +66,8 @@ pub async fn events(context: &Context, follow: bool, since: u64) -> Outcome {
 
 fn sentence(event: &EventView) -> String {
     let what = match (&event.old, &event.new) {
-        (Some(old), Some(new)) => format!("{old} -> {new}"),
+        (Some(old), Some(new)) if event.event == "state" => format!("{old} -> {new}"),
+        (Some(old), Some(new)) => format!("{} {old} -> {new}", event.event),
         _ => event.event.clone(),
     };
     let reason =

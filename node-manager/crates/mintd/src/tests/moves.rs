@@ -82,6 +82,11 @@ impl Guestd {
             return Failure(ErrorBody::refused(vec![refusal])).into_response();
         }
         let hangs = guestd.hangs.lock().unwrap().is_some();
+        let result = if path.ends_with("evacuate") {
+            json!({ "node": 0, "vms": [moved(), moved()] })
+        } else {
+            moved()
+        };
         lines::respond(move |lines| async move {
             lines.send(&Line::Progress("half of it sent".into())).await;
             if hangs {
@@ -89,10 +94,18 @@ impl Guestd {
                 let error = ErrorBody::new(ErrorCode::Failed, "vm web was not moved; it stays");
                 lines.send(&Line::Error(error)).await;
             } else {
-                lines.send(&Line::Result(json!({ "moved": true }))).await;
+                lines.send(&Line::Result(result)).await;
             }
         })
     }
+}
+
+/// A guest that has moved from node 0 to itself: there is no other node here.
+fn moved() -> Value {
+    json!({
+        "name": "web", "uuid": "u1", "from": 0, "to": 0, "memory_bytes": 1, "disks": [],
+        "changes": [], "took": null,
+    })
 }
 
 async fn with_guestd() -> (Daemon, Guestd) {
@@ -120,10 +133,7 @@ fn move_is_an_operation_that_the_guests_node_carries_out() {
     test(async || {
         let (daemon, guestd) = with_guestd().await;
         let (done, said) = daemon.moved("/v1/vms/web/migrate", "x").await;
-        assert_eq!(
-            (done.unwrap(), said),
-            (json!({ "moved": true }), vec!["half of it sent".into()])
-        );
+        assert_eq!((done.unwrap(), said), (moved(), vec!["half of it sent".into()]));
         assert_eq!(guestd.asked(), ["GET /v1/vms/web", "POST /v1/local/vms/u1/migrate"]);
         daemon.moved("/v1/nodes/node0/vms/web/migrate", "x").await.0.unwrap();
         assert_eq!(guestd.asked()[2], "GET /v1/local/vms/web");
@@ -143,6 +153,14 @@ fn move_is_an_operation_that_the_guests_node_carries_out() {
             ]
         );
         assert_eq!(all[0].progress, ["half of it sent"]);
+        let (told, _) = daemon.app.events.subscribe(0);
+        let told: Vec<_> = told.iter().filter(|event| event.event == "migrated").collect();
+        assert_eq!(told.len(), 4);
+        assert_eq!((told[0].node, told[0].reason.as_str()), (0, "vm web"));
+        assert_eq!(
+            (told[0].old.as_deref(), told[0].new.as_deref()),
+            (Some("node0"), Some("node0"))
+        );
     });
 }
 
