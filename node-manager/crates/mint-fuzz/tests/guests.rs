@@ -7,7 +7,7 @@ use mint_fuzz::{fuzz, fuzz_json};
 use mint_guests::arrival::{
     ArrivalError, CpuVerdict, Departure, FileFacts, Ground, Neighbour, plan,
 };
-use mint_guests::domain::Domain;
+use mint_guests::domain::{Domain, terminal};
 use mint_guests::landing::{HostCpus, land};
 use mint_types::{CpuSet, NodeId};
 
@@ -20,7 +20,8 @@ const DOMAINS: [&str; 2] = [
      <cpu mode='host-passthrough'><feature policy='disable' name='x'/></cpu><devices>\
      <disk type='file'><source file='/d/web'/><target dev='vda'/></disk><interface type='network'>\
      <source network='mint'/></interface><hostdev type='pci'><source><address bus='0x03' \
-     slot='0x00' function='0x1'/></source></hostdev></devices></domain>",
+     slot='0x00' function='0x1'/></source></hostdev><console type='pty' tty='/dev/pts/1'>\
+     <source path='/dev/pts/1'/></console></devices></domain>",
     "<domain type='qemu'><name>a &amp; b</name><memory unit='GiB'>1</memory><!-- c --></domain>",
 ];
 
@@ -34,6 +35,11 @@ fn domains() {
     let seeds = DOMAINS.map(|xml| xml.as_bytes().to_vec());
     let tally = fuzz("domains", &seeds, |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
+        // whatever a domain says, nothing but a terminal is opened
+        if let Some(path) = terminal(text) {
+            let number = path.strip_prefix("/dev/pts/").map(str::parse::<u32>);
+            assert!(matches!(number, Some(Ok(_))), "{path}");
+        }
         let Ok(before) = Domain::parse(text) else { return "refused".to_owned() };
         let Ok(landing) = land(text, &host()) else { return "pins refused".to_owned() };
         if landing.changes.is_empty() {
