@@ -38,7 +38,7 @@ PORT = 7000
 # In a guest: what comes is told on its console, once it listens. What is waited for is no part of the line.
 LISTEN = (
     f"(nc -l -p {PORT} | head -c {SENT_BYTES} | md5sum | sed 's/^/got /' >/dev/console) & "
-    f"until grep -q ':{PORT:04X} .* 0A ' /proc/net/tcp; do sleep 1; done"
+    f"until grep -q ':{PORT:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 1; done"
 )
 DIGEST = r"\b([0-9a-f]{32})  -"
 
