@@ -38,7 +38,7 @@ pub struct GuestRequest {
     pub cmdline: Option<String>,
     /// Absolute path of its disk on the node.
     pub disk: Option<String>,
-    /// Absolute path of a disk that it only reads: what cloud-init is told.
+    /// Absolute path of a second disk: what cloud-init is told.
     pub seed: Option<String>,
     /// Whether each vCPU has a CPU of the node.
     pub is_pinned: bool,
@@ -106,7 +106,7 @@ pub struct Guest {
     pub boot: Boot,
     /// Its disk.
     pub disk: Option<Disk>,
-    /// A disk that it only reads.
+    /// A second disk: what cloud-init is told.
     pub seed: Option<String>,
     /// Its network card.
     pub network: Network,

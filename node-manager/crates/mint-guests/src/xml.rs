@@ -87,8 +87,8 @@ fn devices(w: &mut Xml, guest: &Guest) -> Written {
         parent(w, "disk", &[("type", "file"), ("device", "disk")], |w| {
             empty(w, "driver", &[("name", "qemu"), ("type", "raw")])?;
             empty(w, "source", &[("file", seed)])?;
-            empty(w, "target", &[("dev", "vdb"), ("bus", "virtio")])?;
-            empty(w, "readonly", &[])
+            // not marked as read only: libvirt would not copy it when the guest moves
+            empty(w, "target", &[("dev", "vdb"), ("bus", "virtio")])
         })?;
     }
     match guest.network {

@@ -68,7 +68,6 @@ fn image_becomes_a_guest_with_its_content_and_what_cloud_init_is_told() {
         for part in [
             "/var/lib/libvirt/images/web.raw",
             "/var/lib/libvirt/images/web-seed.img",
-            "<readonly/>",
             "<source network=\"mint\"/>",
             "<vcpu placement=\"static\">1</vcpu>",
         ] {
