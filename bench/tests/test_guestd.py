@@ -167,6 +167,25 @@ def test_guest_that_cannot_go_stays_and_every_reason_is_told(pair: Server):
         assert "vm_not_running" in caught.value.codes, caught.value
 
 
+def test_guest_goes_on_there_before_its_memory_is(pair: Server):
+    """vm migrate --post-copy-after of a guest whose memory would take half a minute: it runs on node 2 long before, and
+    what it had written is as it was."""
+    with Guest(pair.one, "early") as here, Guest(pair.two, "early") as there:
+        here.start("--no-disk --no-network")
+        shown, status = here.shell("dd if=/dev/urandom of=/tmp/fill bs=1M count=48 2>/dev/null; md5sum /tmp/fill", 120)
+        before = re.findall(r"\b([0-9a-f]{32})  /tmp/fill", shown)[-1]
+        pair.two.run(f"rm -f {there.log_path}")
+        job = pair.zero.start("mintctl vm migrate early --to two --bandwidth 2M --post-copy-after 2", 240)
+        pair.two.wait("the guest there", "virsh domstate early 2>/dev/null | grep -q running")
+        result = job.wait()
+        assert result.status == 0, result
+        assert "it runs there, and fetches memory" in result.err, result
+        assert running_on(pair, "early") == [2]
+        assert re.search(r"vm early is on node 2: \d+ ms in all$", result.out.strip()), result
+        shown, status = there.shell("md5sum /tmp/fill", 120)
+        assert status == 0 and before in shown, shown
+
+
 def operations(mintctl: Mintctl) -> list[dict]:
     """Operations that node 0's mintd keeps."""
     return mintctl("operation", "list")["operations"]

@@ -135,6 +135,10 @@ pub struct MigrateRequest {
     /// So many streams beside each other; nothing: one.
     #[serde(default)]
     pub parallel: Option<u32>,
+    /// After so long the guest goes on there, whatever is not there yet, and fetches memory as it
+    /// needs it; nothing: it goes when all memory has gone.
+    #[serde(default)]
+    pub post_copy_after_s: Option<u64>,
 }
 
 /// All guests that run on a node are to go to others.
@@ -149,6 +153,8 @@ pub struct EvacuateRequest {
     pub downtime_ms: Option<u64>,
     /// So many streams beside each other; nothing: one.
     pub parallel: Option<u32>,
+    /// See [`MigrateRequest::post_copy_after_s`].
+    pub post_copy_after_s: Option<u64>,
 }
 
 /// A node without its guests, or the plan of it.

@@ -91,6 +91,8 @@ pub struct Move {
     pub downtime_ms: Option<u64>,
     /// So many streams.
     pub parallel: Option<u32>,
+    /// After so long it goes on there, whatever memory is not there yet.
+    pub post_copy_after_s: Option<u64>,
 }
 
 /// How far a migration is.
@@ -108,6 +110,8 @@ pub struct Progress {
     pub dirty_bytes_s: u64,
     /// How often all changed memory has been sent.
     pub rounds: u64,
+    /// Whether it runs there already.
+    pub is_post_copy: bool,
 }
 
 /// How a migration ended, as the host that the guest came to counted it.

@@ -53,6 +53,19 @@ impl Libvirt {
         Ok(fresh)
     }
 
+    /// What the virt crate does not have.
+    fn virsh(&self, command: &str, uuid: &str) -> Result<(), HypervisorError> {
+        let done = Command::new("virsh")
+            .args(["-q", "-c", &self.uri, command, uuid])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| HypervisorError::Said(format!("cannot run virsh: {error}")))?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(HypervisorError::Said(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
+    }
+
     fn domain(&self, reference: &str) -> Result<Domain, HypervisorError> {
         // the library takes C strings
         if reference.is_empty() || reference.contains('\0') {
@@ -126,6 +139,7 @@ fn progress(job: &JobStats) -> Progress {
         rate_bytes_s: job.mem_bps.unwrap_or(0).saturating_add(job.disk_bps.unwrap_or(0)),
         dirty_bytes_s: job.mem_dirty_rate.unwrap_or(0).saturating_mul(page),
         rounds: job.mem_iteration.unwrap_or(0),
+        is_post_copy: false,
     }
 }
 
@@ -284,6 +298,7 @@ impl Hypervisor for Libvirt {
         }
         let (parameters, flags) = how(what);
         let (done, ended) = channel();
+        let mut is_post_copy = false;
         std::thread::scope(|scope| {
             let moving = domain.clone();
             scope.spawn(move || {
@@ -295,9 +310,17 @@ impl Hypervisor for Libvirt {
                 match ended.recv_timeout(LOOK) {
                     Ok(result) => return result.map_err(|error| said(&error)),
                     Err(RecvTimeoutError::Timeout) => {
-                        if let Ok(job) = domain.get_job_stats(0) {
-                            tell(progress(&job));
+                        let Ok(job) = domain.get_job_stats(0) else { continue };
+                        let mut now = progress(&job);
+                        let is_due = what
+                            .post_copy_after_s
+                            .is_some_and(|after| now.elapsed_ms >= after.saturating_mul(1000));
+                        // its memory is on its way: before that there is nothing to switch
+                        if is_due && !is_post_copy && now.rounds > 0 {
+                            is_post_copy = self.virsh("migrate-postcopy", &what.name).is_ok();
                         }
+                        now.is_post_copy = is_post_copy;
+                        tell(now);
                     }
                     Err(RecvTimeoutError::Disconnected) => {
                         let text = "the thread that migrates panicked".to_owned();
@@ -310,16 +333,7 @@ impl Hypervisor for Libvirt {
 
     fn cancel(&self, reference: &str) -> Result<(), HypervisorError> {
         let uuid = self.domain(reference)?.get_uuid_string().map_err(|error| said(&error))?;
-        // the virt crate does not have it
-        let done = Command::new("virsh")
-            .args(["-q", "-c", &self.uri, "domjobabort", &uuid])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| HypervisorError::Said(format!("cannot run virsh: {error}")))?;
-        if done.status.success() {
-            return Ok(());
-        }
-        Err(HypervisorError::Said(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
+        self.virsh("domjobabort", &uuid)
     }
 
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
@@ -379,6 +393,9 @@ fn how(what: &Move) -> (MigrateParameters, u32) {
     if what.parallel.is_some() {
         flags |= sys::VIR_MIGRATE_PARALLEL;
     }
+    if what.post_copy_after_s.is_some() {
+        flags |= sys::VIR_MIGRATE_POSTCOPY;
+    }
     let parameters = MigrateParameters {
         // libvirt counts in MiB a second
         bandwidth: what.bandwidth_bytes_s.map(|bytes| bytes.div_ceil(MIB).max(1)),
@@ -418,6 +435,7 @@ mod tests {
             bandwidth_bytes_s: Some(3 * MIB + 1),
             downtime_ms: None,
             parallel: None,
+            post_copy_after_s: None,
         };
         let (parameters, flags) = how(&what);
         assert_eq!(parameters.bandwidth, Some(4));
@@ -428,8 +446,11 @@ mod tests {
             persistent_xml: Some("<domain/>".into()),
             disks: vec!["vda".into()],
             parallel: Some(2),
-            ..what
+            ..what.clone()
         };
+        assert_eq!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
+        let (_, flags) = how(&Move { post_copy_after_s: Some(0), ..what });
+        assert_ne!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
         let (parameters, flags) = how(&more);
         assert_eq!(parameters.parallel_connections, Some(2));
         let all = copies | sys::VIR_MIGRATE_PERSIST_DEST | sys::VIR_MIGRATE_PARALLEL;

@@ -6,11 +6,11 @@
 //! whoever dies, after it there.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_api::{
-    DiskCopyView, ErrorBody, ErrorCode, Line, MigrateRequest, MigrateResult, NodeDetail, NodeView,
-    vm_path,
+    DiskCopyView, ErrorBody, ErrorCode, Line, MigrateFigures, MigrateRequest, MigrateResult,
+    NodeDetail, NodeView, vm_path,
 };
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
@@ -102,6 +102,10 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         ("downtime_ms", request.downtime_ms == Some(0)),
         ("parallel", request.parallel == Some(0)),
     ];
+    if request.parallel.is_some() && request.post_copy_after_s.is_some() {
+        let text = "bad request: post-copy has one stream: leave parallel out";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
     match zero.iter().find(|(_, is_zero)| *is_zero) {
         Some((name, _)) => {
             let text = format!("bad request: {name} is 0; leave it out for libvirt's default");
@@ -186,6 +190,7 @@ impl Way {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
         }
         self.begin(app).await?;
+        let began = Instant::now();
         let (sender, mut news) = mpsc::unbounded_channel();
         let what = self.what();
         let moving = app.call(move |hypervisor| {
@@ -198,7 +203,7 @@ impl Way {
         };
         let (moved, ()) = tokio::join!(moving, telling);
         match moved {
-            Ok(()) => self.arrived(app).await,
+            Ok(()) => self.arrived(app, began.elapsed()).await,
             Err(error) => Err(self.failed(app, error).await),
         }
     }
@@ -245,12 +250,13 @@ impl Way {
             bandwidth_bytes_s: self.request.bandwidth_bytes_s,
             downtime_ms: self.request.downtime_ms,
             parallel: self.request.parallel,
+            post_copy_after_s: self.request.post_copy_after_s,
         }
     }
 
     /// libvirt says that the guest has moved: it is looked for, and then its disks' copies
     /// that nobody uses any more go.
-    async fn arrived(&self, app: &Arc<App>) -> Result<MigrateResult, ErrorBody> {
+    async fn arrived(&self, app: &Arc<App>, took: Duration) -> Result<MigrateResult, ErrorBody> {
         let name = &self.plan.name;
         let seen = self.seen(app).await.map_err(|error| {
             let mut body = error;
@@ -266,7 +272,10 @@ impl Way {
             app.journal.forget(Side::Departure, &self.uuid);
         }
         info!(vm = %name, to = %self.to.name, "moved");
-        Ok(MigrateResult { took: seen.figures, ..self.result() })
+        // of a guest that went before its memory, its new host counts nothing
+        let total_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let counted = MigrateFigures { total_ms, ..MigrateFigures::default() };
+        Ok(MigrateResult { took: Some(seen.figures.unwrap_or(counted)), ..self.result() })
     }
 
     /// The guest, as its new node has it once it runs.
@@ -320,6 +329,11 @@ fn words(progress: &Progress) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let sent = total_bytes.saturating_sub(rest_bytes);
     let percent = sent.saturating_mul(100).checked_div(total_bytes).unwrap_or(0);
+    if progress.is_post_copy {
+        let text =
+            "it runs there, and fetches memory as it needs it: it is lost if a node ends now";
+        return format!("{percent} % of {} MiB sent; {text}", mib(total_bytes));
+    }
     let about = match rest_bytes.checked_div(rate_bytes_s) {
         Some(rest_s) => format!(" (about {rest_s} s)"),
         None => String::new(),
@@ -348,12 +362,15 @@ mod tests {
             rate_bytes_s: 100 << 20,
             dirty_bytes_s: 4 << 20,
             rounds: 2,
+            is_post_copy: false,
         };
         assert_eq!(
             words(&progress),
             "50 % of 600 MiB sent, 100 MiB/s, 300 MiB left (about 3 s), round 2, 4 MiB/s changed \
              meanwhile"
         );
+        let there = words(&Progress { is_post_copy: true, ..progress });
+        assert!(there.starts_with("50 % of 600 MiB sent; it runs there"), "{there}");
         assert!(
             words(&Progress::default())
                 .starts_with("0 % of 0 MiB sent, 0 MiB/s, 0 MiB left, round 1")
@@ -368,9 +385,13 @@ mod tests {
             bandwidth_bytes_s: None,
             downtime_ms: Some(100),
             parallel: Some(2),
+            post_copy_after_s: None,
         };
         check(&plain).unwrap();
-        let none = MigrateRequest { parallel: Some(0), ..plain };
+        let none = MigrateRequest { parallel: Some(0), ..plain.clone() };
         assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
+        // libvirt has not both
+        let both = MigrateRequest { post_copy_after_s: Some(0), ..plain };
+        assert_eq!(check(&both).unwrap_err().code, ErrorCode::BadRequest);
     }
 }

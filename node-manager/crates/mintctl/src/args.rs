@@ -502,6 +502,12 @@ pub struct MigrateHow {
     /// Send by so many streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub parallel: Option<u32>,
+    /// After S seconds it goes on there, and fetches the rest of its memory as it needs it
+    ///
+    /// For a guest that changes memory faster than it can be sent. Until all is there, the guest
+    /// is lost if either node ends.
+    #[arg(long, value_name = "S", conflicts_with = "parallel")]
+    pub post_copy_after: Option<u64>,
 }
 
 /// `device …`.

@@ -118,6 +118,7 @@ async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
         bandwidth_bytes_s: args.how.bandwidth,
         downtime_ms: args.how.downtime_ms,
         parallel: args.how.parallel,
+        post_copy_after_s: args.how.post_copy_after,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;
@@ -131,6 +132,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
         bandwidth_bytes_s: how.bandwidth,
         downtime_ms: how.downtime_ms,
         parallel: how.parallel,
+        post_copy_after_s: how.post_copy_after,
     };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -86,10 +86,12 @@ fn words(result: &MigrateResult) -> Vec<String> {
         lines.extend(changes.iter().cloned());
         return lines;
     };
-    vec![format!(
-        "vm {name} is on node {to}: {} ms in all, {} ms of them it stood still",
-        took.total_ms, took.downtime_ms
-    )]
+    // of one that went before its memory, nobody counts how long it stood still
+    let still = match took.downtime_ms {
+        0 => String::new(),
+        still_ms => format!(", {still_ms} ms of them it stood still"),
+    };
+    vec![format!("vm {name} is on node {to}: {} ms in all{still}", took.total_ms)]
 }
 
 #[cfg(test)]
