@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
+mod vm;
+
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName, parse_bytes};
+use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName};
+
+pub use vm::{ImportArgs, MigrateArgs, MigrateHow, VmArgs, VmCommand};
 
 /// OS nodes of this machine: several Linux kernels side by side.
 ///
@@ -393,121 +397,6 @@ pub enum OperationCommand {
         /// Its number
         id: u64,
     },
-}
-
-/// `vm …`. A guest is looked for on all nodes.
-#[derive(Subcommand, Debug)]
-pub enum VmCommand {
-    /// Guests, and the nodes that they are on
-    #[command(alias = "ls")]
-    List {
-        /// Those of one node: name, nodeN or id [default: all]
-        #[arg(long, value_name = "NODE")]
-        node: Option<String>,
-    },
-    /// One guest
-    Show(VmArgs),
-    /// Make a guest of a disk image (raw, qcow2, vmdk, vdi, vhdx, vpc)
-    ///
-    /// The image is copied, to another node over mint0 if need be; it stays as it is. The guest
-    /// gets a card on the guests' Ethernet and a serial console, and is not started.
-    Import(ImportArgs),
-    /// Start a guest on the node that it is defined on
-    Start(VmArgs),
-    /// Ask a guest's system to end
-    Shutdown(VmArgs),
-    /// End a guest at once, as if its power was cut
-    Destroy(VmArgs),
-    /// Serial console of a running guest, wherever it goes; at a terminal Ctrl-] leaves it
-    ///
-    /// One client at a time has it. When the guest moves to another node, the console goes
-    /// after it.
-    Console {
-        #[command(flatten)]
-        vm: VmArgs,
-        /// Send standard input as keys
-        #[arg(long, short)]
-        write: bool,
-    },
-    /// Move a running guest to another node; its own disks go with it
-    Migrate(MigrateArgs),
-    /// Move all guests that run on a node to others: each gets a place first, or none goes
-    Evacuate {
-        /// Name, nodeN or id
-        node: String,
-        #[command(flatten)]
-        how: MigrateHow,
-    },
-}
-
-/// A guest.
-#[derive(ClapArgs, Debug)]
-pub struct VmArgs {
-    /// Name or UUID
-    pub vm: String,
-    /// Node that it is on [default: it is looked for]
-    #[arg(long, value_name = "NODE")]
-    pub node: Option<String>,
-}
-
-/// `vm import`.
-#[derive(ClapArgs, Debug)]
-pub struct ImportArgs {
-    /// The image, on the node that mintctl runs on
-    pub image: PathBuf,
-    /// Name of the guest
-    #[arg(long)]
-    pub name: String,
-    /// Node that gets it [default: the one that mintctl runs on]
-    #[arg(long, value_name = "NODE")]
-    pub node: Option<String>,
-    /// How many vCPUs it gets
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub vcpus: u32,
-    /// Its memory
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_bytes)]
-    pub memory: u64,
-    /// Size of its disk [default: the image's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub disk: Option<u64>,
-    /// What its cloud-init is told at the first boot (user data: a #cloud-config, a script)
-    #[arg(long, value_name = "FILE")]
-    pub cloud_init: Option<PathBuf>,
-}
-
-/// `vm migrate`.
-#[derive(ClapArgs, Debug)]
-pub struct MigrateArgs {
-    #[command(flatten)]
-    pub vm: VmArgs,
-    /// Node that it goes to: name, nodeN or id
-    #[arg(long, value_name = "NODE")]
-    pub to: String,
-    #[command(flatten)]
-    pub how: MigrateHow,
-}
-
-/// How guests are moved.
-#[derive(ClapArgs, Debug)]
-pub struct MigrateHow {
-    /// Only check, and say what would be done
-    #[arg(long)]
-    pub dry_run: bool,
-    /// At most so many bytes a second, e.g. 100M
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub bandwidth: Option<u64>,
-    /// The guest may stand still for so long
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub downtime_ms: Option<u64>,
-    /// Send by so many streams
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub parallel: Option<u32>,
-    /// After S seconds it goes on there, and fetches the rest of its memory as it needs it
-    ///
-    /// For a guest that changes memory faster than it can be sent. Until all is there, the guest
-    /// is lost if either node ends.
-    #[arg(long, value_name = "S", conflicts_with = "parallel")]
-    pub post_copy_after: Option<u64>,
 }
 
 /// `device …`.
