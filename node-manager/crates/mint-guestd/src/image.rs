@@ -53,7 +53,8 @@ impl Image {
         serde_json::from_slice(&done.stdout).map_err(|error| failed(&error.to_string()))
     }
 
-    /// Why it is not taken: a part of it is elsewhere, or its format is one that may be.
+    /// Why it is not taken, if so: its format is not one of [`FORMATS`], or a part of it is in
+    /// another file than `path`, its own.
     pub fn unfit(&self, path: &Path) -> Option<String> {
         if !FORMATS.contains(&self.format.as_str()) {
             return Some(format!("its format is {}, not {}", self.format, FORMATS.join(", ")));
