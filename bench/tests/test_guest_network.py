@@ -131,6 +131,12 @@ def neighbour(guest: Guest, other: str) -> str:
     return re.search(r"lladdr ([\da-f:]+)", shown)[1]
 
 
+def answering(guest: Guest, other: str) -> set[str]:
+    """MACs of all who answer when a guest asks everybody for an address."""
+    shown, _ = guest.shell(f"arping -b -c 3 -I eth0 {other}")
+    return set(re.findall(r"reply from [\d.]+ \[([\da-f:]+)\]", shown))
+
+
 def received(node: Node) -> int:
     """Packets that a node has had from the others' guests and bridges."""
     return int(node.read(f"/sys/class/net/{PORT}/statistics/rx_packets"))
@@ -143,6 +149,7 @@ def test_gateway_is_the_guests_own_node_and_broadcast_goes_round_once(pair: Serv
         for guest in found:
             address(guest)
             assert neighbour(guest, GATEWAY) == own_mac(guest.node.number)
+            assert answering(guest, GATEWAY) == {own_mac(guest.node.number)}
         near = found[0]
         assert neighbour(near, f"10.78.0.{10 + 2}") == own_mac(2)
         before = {number: received(pair.node(number)) for number in NUMBERS}
