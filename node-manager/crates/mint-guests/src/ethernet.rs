@@ -24,7 +24,7 @@ pub const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 78, 0, 0), 16
 /// The same of IPv6: a unique local prefix.
 pub const NETWORK6: Ipv6Net =
     Ipv6Net::new_assert(std::net::Ipv6Addr::new(0xfd4d, 0x494e, 0x5400, 0x78, 0, 0, 0, 0), 64);
-/// Node 0's address, counted from the network's.
+/// Node 0's address, counted from the network's, where there is no mint0.
 const NODE_0: u32 = 10;
 
 /// Whether all nodes and some guests have room in a network, and guests can make addresses of
@@ -46,18 +46,29 @@ fn nth(network: Ipv4Net, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(network.network()).wrapping_add(number))
 }
 
-/// A node's address in a network: 10.78.0.10 is node 0's, 10.78.0.11 node 1's.
-pub fn node_address(network: Ipv4Net, node: NodeId) -> Ipv4Net {
-    let address = nth(network, NODE_0 + node.as_u32());
+/// A node's place in a network, out of its upper half: what its address on mint0 ends with.
+/// Nodes of linked machines have other subnets there, and so other places.
+fn place(network: Ipv4Net, node: NodeId, mint0: Option<Ipv4Addr>) -> u32 {
+    let lower_half = u32::from(network.hostmask()) >> 1;
+    mint0.map_or(NODE_0 + node.as_u32(), u32::from) & lower_half
+}
+
+/// A node's address in a network: 10.78.0.10 is that of 10.77.0.10 on mint0, node 0.
+pub fn node_address(network: Ipv4Net, node: NodeId, mint0: Option<Ipv4Addr>) -> Ipv4Net {
+    let address = nth(network, place(network, node, mint0));
     Ipv4Net::new_assert(address, network.prefix_len())
 }
 
-/// A node's address in a network of IPv6: …::10 is node 0's, …::11 node 1's.
-pub fn node_address6(network: Ipv6Net, node: NodeId) -> Ipv6Net {
+/// A node's address in a network of IPv6: …::10 is that of 10.77.0.10 on mint0, …::1:10 that of
+/// 10.77.1.10.
+pub fn node_address6(network: Ipv6Net, node: NodeId, mint0: Option<Ipv4Addr>) -> Ipv6Net {
+    let [high, low] = [8, 0].map(|bits| place(NETWORK, node, mint0) >> bits & 0xff);
     // written in decimal, as the IPv4 address is
-    let shown = format!("{}", NODE_0 + node.as_u32());
-    let last = u128::from_str_radix(&shown, 16).expect("decimal digits are hexadecimal ones");
-    let address = u128::from(network.network()) | last;
+    let digits = |number: u32| {
+        let shown = number.to_string();
+        u128::from_str_radix(&shown, 16).expect("decimal digits are hexadecimal ones")
+    };
+    let address = u128::from(network.network()) | digits(high) << 16 | digits(low);
     Ipv6Net::new_assert(address.into(), network.prefix_len())
 }
 
@@ -84,7 +95,7 @@ mod tests {
     #[test]
     fn nodes_gateway_and_leases_never_meet() {
         let nodes = [NodeId::ZERO, NodeId::new(1).unwrap(), NodeId::new(15).unwrap()];
-        let of = |network| nodes.map(|node| node_address(network, node).to_string());
+        let of = |network| nodes.map(|node| node_address(network, node, None).to_string());
         assert_eq!(of(NETWORK), ["10.78.0.10/16", "10.78.0.11/16", "10.78.0.25/16"]);
         assert_eq!(gateway(NETWORK).to_string(), "10.78.0.1");
         let shown = |(first, last): (Ipv4Addr, Ipv4Addr)| format!("{first} {last}");
@@ -92,9 +103,24 @@ mod tests {
         let small = "192.168.7.99/24".parse().unwrap();
         assert_eq!(of(small), ["192.168.7.10/24", "192.168.7.11/24", "192.168.7.25/24"]);
         assert_eq!(shown(leases(small)), "192.168.7.128 192.168.7.254");
-        let nodes6 = nodes.map(|node| node_address6(NETWORK6, node).to_string());
+        let nodes6 = nodes.map(|node| node_address6(NETWORK6, node, None).to_string());
         assert_eq!(nodes6[1], "fd4d:494e:5400:78::11/64");
         assert_eq!(nodes6[2], "fd4d:494e:5400:78::25/64");
+    }
+
+    #[test]
+    fn nodes_of_linked_machines_have_other_addresses() {
+        let of = |mint0: &str, network: Ipv4Net| {
+            let mint0 = Some(mint0.parse().unwrap());
+            let address = node_address(network, NodeId::ZERO, mint0).to_string();
+            (address, node_address6(NETWORK6, NodeId::ZERO, mint0).to_string())
+        };
+        let shown = |v4: &str, v6: &str| (v4.to_owned(), v6.to_owned());
+        assert_eq!(of("10.77.0.11", NETWORK), shown("10.78.0.11/16", "fd4d:494e:5400:78::11/64"));
+        assert_eq!(of("10.77.1.11", NETWORK), shown("10.78.1.11/16", "fd4d:494e:5400:78::1:11/64"));
+        // DHCP has the upper half
+        assert_eq!(of("10.77.201.11", NETWORK).0, "10.78.73.11/16");
+        assert_eq!(of("10.77.1.11", "192.168.7.0/24".parse().unwrap()).0, "192.168.7.11/24");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! give a folder.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use mint_types::{NodeId, default_route_interfaces};
@@ -58,6 +59,7 @@ impl Facts {
             Failure::Failed(format!("/sys/devices/system/cpu/online: '{online}' is no list"))
         })?;
         let flags = self.read("proc/cpuinfo");
+        let mint0 = self.mint0_address();
         Ok(Description {
             name: self.host_name(id),
             id,
@@ -65,8 +67,8 @@ impl Facts {
             memory_bytes: self.memory_bytes()?,
             pool_path: "/var/lib/libvirt/images".into(),
             bridge: ethernet::BRIDGE.to_owned(),
-            guest_network: ethernet::node_address(settings.guest_network, id),
-            guest_network6: ethernet::node_address6(settings.guest_network6, id),
+            guest_network: ethernet::node_address(settings.guest_network, id, mint0),
+            guest_network6: ethernet::node_address6(settings.guest_network6, id, mint0),
             uplink: settings.uplink,
             dhcp: settings.dhcp,
             // On a CPU whose TSC has no constant rate (an emulated machine) KVM arms the
@@ -74,6 +76,11 @@ impl Facts {
             // APIC's one-shot timer, which is right there.
             tsc_deadline: u8::from(flags.split_whitespace().any(|flag| flag == "constant_tsc")),
         })
+    }
+
+    /// This node's address on mint0, as mintd writes it down.
+    pub fn mint0_address(&self) -> Option<Ipv4Addr> {
+        self.read("run/mint/address").parse().ok()
     }
 
     /// The kernel says `(none)` until somebody gives it a name.

@@ -5,7 +5,7 @@
 //! ```text
 //!   /proc, /sys, kvm.toml --facts--> Description --guest--> Guest --xml--> domain XML
 //!                                        |   \--xml--> pool, network
-//!                                        |--bridge, ethernet--> steps for ip
+//!                                        |--bridge, ethernet, vxlan--> steps for ip
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp` and `seed` are pure. `facts` reads the
@@ -30,6 +30,7 @@ pub mod seed;
 pub mod settings;
 pub mod setup;
 pub mod tools;
+pub mod vxlan;
 pub mod xml;
 
 pub use description::Description;

@@ -12,6 +12,7 @@ use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::guest::GuestRequest;
 use crate::tools::{Tools, must, virsh_limited};
+use crate::vxlan;
 use crate::xml;
 
 /// What libvirt's schemas call the content of each file.
@@ -123,7 +124,7 @@ pub fn apply(
     for (kind, file) in [("pool", "pool.xml"), ("net", "network.xml")] {
         define(kind, &folder.join(file), tools)?;
     }
-    Ok(())
+    vxlan::apply(facts, tools)
 }
 
 /// Tells the node's service manager to restart or stop dnsmasq.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use mint_guests::facts::Facts;
 use mint_guests::guest::{GuestRequest, Network};
-use mint_guests::{Description, Failure, cli, setup, tools, xml};
+use mint_guests::{Description, Failure, cli, setup, tools, vxlan, xml};
 
 const PROGRAM: &str = "mint-kvm-config";
 
@@ -45,6 +45,8 @@ enum Command {
         #[command(flatten)]
         node: NodeArgument,
     },
+    /// Joins the guests' Ethernet with those of linked machines, as mintd says (it runs this).
+    Link,
     /// Prints a guest's domain XML.
     Domain(Domain),
 }
@@ -149,6 +151,7 @@ fn run(command: Command) -> Result<(), Failure> {
             let (node, text) = node.load(&facts)?;
             setup::apply(&node, &text, &facts, &mut tools::Path)?;
         }
+        Command::Link => vxlan::apply(&facts, &mut tools::Path)?,
         Command::Domain(domain) => {
             let (node, _) = domain.node.load(&facts)?;
             print!("{}", xml::domain(&domain.request().on(&node)?));
