@@ -2,7 +2,7 @@
 //! Guests of nodes: requests and replies of `/v1/vms…`. Sizes are bytes; times say their
 //! unit. `mint-guestd` answers them; `mintd` passes them on.
 
-use mint_types::NodeId;
+use mint_types::{MachineId, NodeId};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,8 +26,12 @@ pub struct VmView {
     /// Id of the node that it is on.
     #[schema(value_type = u32)]
     pub node: NodeId,
-    /// That node's name.
+    /// That node's name; of a linked machine with that one's: `b/node1`.
     pub node_name: String,
+    /// The node's machine, if it is a linked one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub machine: Option<MachineId>,
     /// libvirt's word: `running`, `paused`, `shut off`, `crashed`, …
     pub state: String,
     /// How many vCPUs it has.
@@ -121,7 +125,7 @@ pub const UPLOAD_FOLDER: &str = "/var/lib/mint/uploads";
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MigrateRequest {
-    /// Where to: name, `nodeN` or id.
+    /// Where to: name, `nodeN` or id; of a linked machine `MACHINE/NODE`.
     pub to: String,
     /// Plan only.
     #[serde(default)]
@@ -191,6 +195,13 @@ pub struct MigrateResult {
     /// Id of the node that it goes to.
     #[schema(value_type = u32)]
     pub to: NodeId,
+    /// That node's name; of a linked machine with that one's: `b/node1`.
+    #[serde(default)]
+    pub to_name: String,
+    /// That node's machine, if it is a linked one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub to_machine: Option<MachineId>,
     /// Its memory.
     pub memory_bytes: u64,
     /// Disks that are copied.

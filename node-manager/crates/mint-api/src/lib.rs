@@ -20,6 +20,7 @@ mod client_error;
 mod error;
 pub mod frame;
 mod guests;
+mod machine;
 mod operations;
 pub mod tcp;
 pub mod tolerant;
@@ -33,6 +34,10 @@ pub use guests::{
     DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, ImportRequest,
     MigrateFigures, MigrateRequest, MigrateResult, SilentNode, UPLOAD_FOLDER, VmList, VmVerb,
     VmView, vm_path,
+};
+pub use machine::{
+    Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,
+    node_path,
 };
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;

@@ -111,6 +111,10 @@ pub struct NodeView {
     pub id: NodeId,
     /// Its name.
     pub name: String,
+    /// Its machine, if it is a linked one; its name has that one's before it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub machine: Option<MachineId>,
     /// Its state.
     #[schema(value_type = String)]
     pub state: NodeState,

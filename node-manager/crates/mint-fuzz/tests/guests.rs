@@ -66,6 +66,7 @@ fn domains() {
 fn departures() {
     let departure = |xml: &str| Departure {
         from: NodeId::new(1).expect("a node"),
+        machine: None,
         from_name: "node1".into(),
         xml: xml.into(),
         persistent_xml: Some(xml.into()),

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mint_api::{Client, ClientError, ErrorBody, ErrorCode, NodeList, NodeView};
-use mint_types::{Refusal, RefusalCode};
+use mint_api::{
+    Client, ClientError, ErrorBody, ErrorCode, Hello, MachineView, NodeList, NodeView, node_path,
+};
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode};
 use tokio::time::timeout;
 use tracing::error;
 
@@ -102,6 +104,25 @@ impl App {
         Ok(list.nodes)
     }
 
+    /// Machines that this one is linked with.
+    ///
+    /// # Errors
+    /// When mintd does not answer.
+    pub async fn links(&self) -> Result<MachineView, ErrorBody> {
+        self.mintd.get("/v1/machine").await.map_err(client_error)
+    }
+
+    /// Our machine, as linked ones know it.
+    ///
+    /// # Errors
+    /// When mintd does not answer, or serves no other nodes.
+    pub async fn machine(&self) -> Result<MachineId, ErrorBody> {
+        let hello: Hello = self.mintd.get("/v1/hello").await.map_err(client_error)?;
+        hello.machine.ok_or_else(|| {
+            ErrorBody::new(ErrorCode::Failed, "mintd of this node serves no other nodes")
+        })
+    }
+
     /// The node that we are on.
     ///
     /// # Errors
@@ -111,6 +132,14 @@ impl App {
         own.ok_or_else(|| {
             ErrorBody::new(ErrorCode::Failed, "mintd does not say which node this is")
         })
+    }
+}
+
+/// Path of a node of this machine, or of a linked one.
+pub(crate) fn path_of(machine: Option<MachineId>, node: NodeId) -> String {
+    match machine {
+        None => node_path(&node.to_string()),
+        Some(machine) => node_path(&format!("{machine}/{node}")),
     }
 }
 

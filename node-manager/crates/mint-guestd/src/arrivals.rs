@@ -19,12 +19,19 @@ use crate::wire::{Arrived, Expected};
 ///
 /// # Errors
 /// With every reason why it cannot come.
-pub(crate) async fn consider(app: &Arc<App>, departure: Departure) -> Result<Plan, ErrorBody> {
+pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result<Plan, ErrorBody> {
     let texts =
         [Some(&departure.xml), departure.persistent_xml.as_ref(), departure.host_cpu_xml.as_ref()];
     if texts.into_iter().flatten().any(|text| text.contains('\0')) {
         // the library takes C strings
         return Err(ErrorBody::new(ErrorCode::BadRequest, "XML with a NUL byte"));
+    }
+    if let Some(machine) = departure.machine {
+        // what we call the other machine, it does not know
+        let links = app.links().await?.links;
+        let link = links.iter().find(|link| link.machine == machine);
+        let name = link.map_or_else(|| machine.to_string(), |link| link.name.to_string());
+        departure.from_name = format!("{name}/{}", departure.from_name);
     }
     let here = app.here().await?;
     let domain = Domain::parse(&departure.xml)
@@ -86,7 +93,8 @@ pub(crate) async fn consider(app: &Arc<App>, departure: Departure) -> Result<Pla
 /// # Errors
 /// When another one of that UUID is expected, a file is there by now, or it cannot be written.
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
-    let record = Record { side: Side::Arrival, uuid, peer: expected.from, disks: expected.disks };
+    let Expected { from, machine, disks } = expected;
+    let record = Record { side: Side::Arrival, uuid, peer: from, machine, disks };
     let (journal, host) = (app.journal.clone(), app.host.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {

@@ -141,6 +141,7 @@ impl Hypervisor for Fake {
     ) -> Result<(), HypervisorError> {
         let (facts, _) = self.find(&what.name)?;
         progress(Progress { total_bytes: 8 << 20, rest_bytes: 4 << 20, ..Progress::default() });
+        lock(&self.log).push(format!("{} tls={}", what.to_uri, what.tls));
         let other = lock(&self.others).get(&what.to_address).cloned();
         let other = other.ok_or_else(|| HypervisorError::Said("the wire is cut".into()))?;
         other.define(&facts.name, true, &what.xml);

@@ -79,6 +79,8 @@ pub struct Move {
     pub to_uri: String,
     /// Address that the other host takes its memory on.
     pub to_address: String,
+    /// Whether memory and disks go under TLS.
+    pub tls: bool,
     /// XML that it runs with there.
     pub xml: String,
     /// XML that it is defined with there; none of a guest without a definition.

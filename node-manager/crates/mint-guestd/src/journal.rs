@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use mint_types::NodeId;
+use mint_types::{MachineId, NodeId};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -29,6 +29,9 @@ pub(crate) struct Record {
     pub uuid: String,
     /// Node at the other end.
     pub peer: NodeId,
+    /// That node's machine, if it is a linked one.
+    #[serde(default)]
+    pub machine: Option<MachineId>,
     /// Files of disks that are copied: of an arrival none was there before.
     pub disks: Vec<String>,
 }
@@ -115,6 +118,7 @@ mod tests {
             side,
             uuid: uuid.into(),
             peer: NodeId::new(2).unwrap(),
+            machine: None,
             disks: vec!["/d".into()],
         };
         let journal = Journal::below(&path);

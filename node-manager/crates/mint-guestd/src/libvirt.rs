@@ -396,6 +396,9 @@ fn how(what: &Move) -> (MigrateParameters, u32) {
     if what.post_copy_after_s.is_some() {
         flags |= sys::VIR_MIGRATE_POSTCOPY;
     }
+    if what.tls {
+        flags |= sys::VIR_MIGRATE_TLS;
+    }
     let parameters = MigrateParameters {
         // libvirt counts in MiB a second
         bandwidth: what.bandwidth_bytes_s.map(|bytes| bytes.div_ceil(MIB).max(1)),
@@ -429,6 +432,7 @@ mod tests {
             name: "web".into(),
             to_uri: "qemu+ssh://node2/system".into(),
             to_address: "10.0.0.12".into(),
+            tls: false,
             xml: "<domain/>".into(),
             persistent_xml: None,
             disks: Vec::new(),
@@ -449,8 +453,10 @@ mod tests {
             ..what.clone()
         };
         assert_eq!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
-        let (_, flags) = how(&Move { post_copy_after_s: Some(0), ..what });
+        assert_eq!(flags & sys::VIR_MIGRATE_TLS, 0);
+        let (_, flags) = how(&Move { post_copy_after_s: Some(0), tls: true, ..what });
         assert_ne!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
+        assert_ne!(flags & sys::VIR_MIGRATE_TLS, 0);
         let (parameters, flags) = how(&more);
         assert_eq!(parameters.parallel_connections, Some(2));
         let all = copies | sys::VIR_MIGRATE_PERSIST_DEST | sys::VIR_MIGRATE_PARALLEL;

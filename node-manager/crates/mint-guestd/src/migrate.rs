@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use mint_api::{
     DiskCopyView, ErrorBody, ErrorCode, Line, MigrateFigures, MigrateRequest, MigrateResult,
-    NodeDetail, NodeView, vm_path,
+    NodeDetail, NodeView, node_path,
 };
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
 use mint_serve::lines::Lines;
-use mint_types::{Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::app::{App, Moving, client_error};
+use crate::app::{App, Moving, client_error, path_of};
 use crate::copies::drop_copies;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
@@ -37,6 +37,8 @@ pub(crate) struct Way {
     plan: Plan,
     uuid: String,
     request: MigrateRequest,
+    /// Our machine, as the destination knows it; none if that is a node of ours.
+    from_machine: Option<MachineId>,
     /// No other operation moves the guest as long as this is here.
     _moving: Moving,
 }
@@ -52,13 +54,18 @@ pub(crate) async fn prepare(
 ) -> Result<Way, ErrorBody> {
     check(&request)?;
     let from = app.here().await?;
-    let detail: Result<NodeDetail, _> = app.mintd.get(&vm_path("/v1/nodes", &request.to)).await;
+    let detail: Result<NodeDetail, _> = app.mintd.get(&node_path(&request.to)).await;
     let to = detail.map_err(client_error)?.node;
     let leaving = app.ask(move |hypervisor| hypervisor.leaving(&vm)).await?;
     let uuid = leaving.guest.uuid.clone();
     let moving = app.begin(&uuid).ok_or_else(|| busy(&leaving.guest.name))?;
-    let plan = plan(app, &depart(app, &from, leaving).await?, &to).await?;
-    Ok(Way { from, to, plan, uuid, request, _moving: moving })
+    let from_machine = match to.machine {
+        Some(_) => Some(app.machine().await?),
+        None => None,
+    };
+    let departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
+    let plan = plan(app, &departure, &to).await?;
+    Ok(Way { from, to, plan, uuid, request, from_machine, _moving: moving })
 }
 
 /// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
@@ -70,7 +77,7 @@ pub(crate) async fn plan(
     departure: &Departure,
     to: &NodeView,
 ) -> Result<Plan, ErrorBody> {
-    let path = format!("/v1/nodes/{}/arrivals", to.id);
+    let path = format!("{}/arrivals", path_of(to.machine, to.id));
     app.mintd.post(&path, departure).await.map_err(client_error).map_err(|error| {
         let is_silent = matches!(
             error.code,
@@ -135,6 +142,7 @@ pub(crate) async fn depart(
         .await?;
     Ok(Departure {
         from: from.id,
+        machine: None,
         from_name: from.name.clone(),
         xml,
         persistent_xml,
@@ -164,6 +172,8 @@ impl Way {
             uuid: self.uuid.clone(),
             from: self.from.id,
             to: self.to.id,
+            to_name: self.to.name.clone(),
+            to_machine: self.to.machine,
             memory_bytes: self.plan.memory_bytes,
             disks: self.plan.disks.iter().map(view).collect(),
             changes: self.plan.changes.clone(),
@@ -213,19 +223,24 @@ impl Way {
             side: Side::Departure,
             uuid: self.uuid.clone(),
             peer: self.to.id,
+            machine: self.to.machine,
             disks: self.plan.disks.iter().map(|disk| disk.path.clone()).collect(),
         }
     }
 
     /// Path of what the destination knows of the guest.
     fn arrival(&self, rest: &str) -> String {
-        format!("/v1/nodes/{}/arrivals/{}{rest}", self.to.id, self.uuid)
+        format!("{}/arrivals/{}{rest}", path_of(self.to.machine, self.to.id), self.uuid)
     }
 
     /// Writes down on both nodes what the migration may leave behind.
     async fn begin(&self, app: &Arc<App>) -> Result<(), ErrorBody> {
         let record = self.record();
-        let expected = Expected { from: self.from.id, disks: record.disks.clone() };
+        let expected = Expected {
+            from: self.from.id,
+            machine: self.from_machine,
+            disks: record.disks.clone(),
+        };
         app.journal.write(&record).map_err(|error| {
             let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
             let text = format!("vm {} stays: its way cannot be written down", self.plan.name);
@@ -239,11 +254,17 @@ impl Way {
         })
     }
 
+    /// How libvirt reaches the other's: the ssh key is this machine's alone.
+    fn transport(&self) -> &'static str {
+        if self.to.machine.is_some() { "tls" } else { "ssh" }
+    }
+
     fn what(&self) -> Move {
         Move {
             name: self.uuid.clone(),
-            to_uri: format!("qemu+ssh://{}/system", self.to.address),
+            to_uri: format!("qemu+{}://{}/system", self.transport(), self.to.address),
             to_address: self.to.address.clone(),
+            tls: self.to.machine.is_some(),
             xml: self.plan.xml.clone(),
             persistent_xml: self.plan.persistent_xml.clone(),
             disks: self.plan.disks.iter().map(|disk| disk.target.clone()).collect(),

@@ -10,6 +10,7 @@ fn view(app: &App, facts: GuestFacts, here: &NodeView) -> VmView {
     VmView {
         node: here.id,
         node_name: here.name.clone(),
+        machine: None,
         state: facts.state.to_owned(),
         vcpus: facts.vcpus,
         memory_bytes: facts.memory_bytes,

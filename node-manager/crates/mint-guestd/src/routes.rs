@@ -17,7 +17,7 @@ use mint_serve::{Failure, lines, pass_on, upgraded};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::app::{App, client_error};
+use crate::app::{App, client_error, path_of};
 use crate::wire::Arrived;
 use crate::{arrivals, console, evacuate, import, migrate, own, wide};
 
@@ -86,7 +86,8 @@ async fn act(
 ) -> Result<Response, Failure> {
     verb(&word)?;
     let guest = wide::find(&app, &vm).await?;
-    let path = vm_path(&format!("/v1/nodes/{}/vms", guest.node), &guest.uuid);
+    let node = path_of(guest.machine, guest.node);
+    let path = vm_path(&format!("{node}/vms"), &guest.uuid);
     let body = (!body.is_empty()).then(|| body.into_bytes());
     let method = axum::http::Method::POST;
     let answer = app.mintd.pass(method, &format!("{path}/{word}"), body).await;

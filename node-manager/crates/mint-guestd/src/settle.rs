@@ -9,7 +9,7 @@ use std::time::Duration;
 use mint_api::{ErrorBody, VmView, vm_path};
 use tracing::info;
 
-use crate::app::{App, client_error};
+use crate::app::{App, client_error, path_of};
 use crate::copies::drop_copies;
 use crate::journal::{Record, Side};
 use crate::wire::Arrived;
@@ -50,7 +50,8 @@ async fn arrival(app: &App, record: &Record) -> Result<bool, ErrorBody> {
         Here::Busy => return Ok(false),
         Here::Nowhere => {}
     }
-    let path = vm_path(&format!("/v1/nodes/{}/vms", record.peer), &record.uuid);
+    let peer = path_of(record.machine, record.peer);
+    let path = vm_path(&format!("{peer}/vms"), &record.uuid);
     let there: VmView = app.mintd.get(&path).await.map_err(client_error)?;
     if there.is_busy {
         return Ok(false);
@@ -65,7 +66,8 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
         Here::Busy => return Ok(false),
         Here::Nowhere => {}
     }
-    let path = format!("/v1/nodes/{}/arrivals/{}", record.peer, record.uuid);
+    let peer = path_of(record.machine, record.peer);
+    let path = format!("{peer}/arrivals/{}", record.uuid);
     let there: Arrived = app.mintd.get(&path).await.map_err(client_error)?;
     Ok(there.has_come && drop_copies(app, record, "it runs on its new node").await)
 }

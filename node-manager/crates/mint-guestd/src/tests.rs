@@ -3,6 +3,7 @@
 //! libvirt and mint0.
 
 mod import;
+mod linked;
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +36,7 @@ fn xml(name: &str) -> String {
     XML.replace("NAME", name)
 }
 
-/// Nodes 1 and 2.
+/// Nodes 1 and 2, of one machine or of two.
 struct Machine {
     folder: tempfile::TempDir,
     fakes: [Arc<Fake>; 2],
@@ -46,6 +47,7 @@ fn view(id: u32, here: u32) -> NodeView {
     NodeView {
         id: NodeId::new(id).unwrap(),
         name: format!("node{id}"),
+        machine: None,
         state: NodeState::Running,
         health: "ok".into(),
         is_self: id == here,
@@ -70,22 +72,30 @@ fn view(id: u32, here: u32) -> NodeView {
 struct Mintd {
     here: u32,
     folder: std::path::PathBuf,
+    /// Each node is a machine of its own, and the other one is linked.
+    is_linked: bool,
 }
 
 impl Mintd {
     fn router(self) -> Router {
         Router::new()
             .route("/v1/nodes", get(Self::nodes))
+            .route("/v1/hello", get(linked::hello))
+            .route("/v1/machine", get(linked::machine))
             .route("/v1/nodes/{node}", get(Self::node))
             .route("/v1/nodes/{node}/{*rest}", any(Self::pass))
             .with_state(self)
     }
 
     async fn nodes(State(mintd): State<Self>) -> Json<Value> {
-        Json(json!({ "nodes": [view(1, mintd.here), view(2, mintd.here)] }))
+        let nodes = [1, 2].into_iter().filter(|&id| !mintd.is_linked || id == mintd.here);
+        Json(json!({ "nodes": nodes.map(|id| view(id, mintd.here)).collect::<Vec<_>>() }))
     }
 
     async fn node(State(mintd): State<Self>, Path(node): Path<String>) -> Response {
+        if let Some(answer) = linked::node(&mintd, &node) {
+            return answer;
+        }
         let Some(id) = node.strip_prefix("node").and_then(|id| id.parse().ok()) else {
             let none = ErrorBody::new(ErrorCode::NotFound, "no such node");
             return Failure(none).into_response();
@@ -102,6 +112,7 @@ impl Mintd {
         body: String,
     ) -> Result<Response, Failure> {
         let rest = uri.path().splitn(5, '/').last().unwrap();
+        let node = node.rsplit('/').next().unwrap();
         let there = Client::unix(mintd.folder.join(format!("guestd{node}.sock")));
         let body = (!body.is_empty()).then(|| body.into_bytes());
         let answer = there.pass(method, &format!("/v1/local/{rest}"), body).await;
@@ -112,7 +123,7 @@ impl Mintd {
 }
 
 impl Machine {
-    fn start() -> Self {
+    fn start(is_linked: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fakes = [Arc::<Fake>::default(), Arc::default()];
         let mut apps = Vec::new();
@@ -127,7 +138,8 @@ impl Machine {
             }
             let mintd = folder.path().join(format!("mintd{id}.sock"));
             let listener = UnixListener::bind(&mintd).unwrap();
-            let router = Mintd { here: id, folder: folder.path().to_owned() }.router();
+            let mintd_of = Mintd { here: id, folder: folder.path().to_owned(), is_linked };
+            let router = mintd_of.router();
             tokio::spawn(async move { axum_serve(listener, router).await });
             let app = App {
                 hypervisor: fake.clone(),
@@ -160,7 +172,7 @@ async fn axum_serve(listener: UnixListener, router: Router) {
 fn test(work: impl AsyncFnOnce(Machine)) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { work(Machine::start()).await });
+    runtime.block_on(async { work(Machine::start(false)).await });
 }
 
 fn body(error: ClientError) -> ErrorBody {
@@ -406,6 +418,7 @@ async fn after_a_death(machine: &Machine) {
         side,
         uuid: "uuid-web".into(),
         peer: NodeId::new(peer).unwrap(),
+        machine: None,
         disks: vec!["/disks/web".into()],
     };
     machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();

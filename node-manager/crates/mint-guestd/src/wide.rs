@@ -4,30 +4,51 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ErrorBody, ErrorCode, NodeView, SilentNode, VmList, VmView};
-use mint_types::{NodeId, Refusal, RefusalCode};
+use mint_api::{ErrorBody, ErrorCode, LinkView, SilentNode, VmList, VmView};
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode};
 use tokio::time::timeout;
 
-use crate::app::{App, client_error, no_guest};
+use crate::app::{App, client_error, no_guest, path_of};
 use crate::own;
 
 /// For a node to say what guests it has: longer than it waits for its own libvirt.
 const ASK_WITHIN: Duration = Duration::from_secs(70);
 
-/// Guests of all nodes that run, asked at once.
+/// A node that is asked.
+struct Asked {
+    id: NodeId,
+    name: String,
+    is_self: bool,
+    /// The linked machine that it is of, if it is not of this one: its name and its id.
+    machine: Option<(String, MachineId)>,
+}
+
+/// Guests of all nodes that run, those of linked machines too, asked at once.
 ///
 /// # Errors
 /// When mintd of this node does not answer.
 pub(crate) async fn list(app: &Arc<App>) -> Result<VmList, ErrorBody> {
+    let mut all = VmList { vms: Vec::new(), silent: Vec::new() };
+    let live = app.nodes().await?.into_iter().filter(|node| node.state.is_live());
+    let mut nodes: Vec<Asked> = live
+        .map(|node| Asked { id: node.id, name: node.name, is_self: node.is_self, machine: None })
+        .collect();
+    for link in app.links().await?.links {
+        if link.is_up {
+            nodes.extend(of_link(&link));
+            continue;
+        }
+        let (node, name) = (link.via, format!("machine {}", link.name));
+        all.silent.push(SilentNode { node, name, reason: link.reason });
+    }
     let mut asked = Vec::new();
-    for node in app.nodes().await?.into_iter().filter(|node| node.state.is_live()) {
+    for node in nodes {
         let app = app.clone();
         asked.push(tokio::spawn(async move {
             let answer = of_node(&app, &node).await;
             (node, answer)
         }));
     }
-    let mut all = VmList { vms: Vec::new(), silent: Vec::new() };
     for task in asked {
         let Ok((node, answer)) = task.await else { continue };
         match answer {
@@ -42,13 +63,30 @@ pub(crate) async fn list(app: &Arc<App>) -> Result<VmList, ErrorBody> {
     Ok(all)
 }
 
-async fn of_node(app: &App, node: &NodeView) -> Result<VmList, ErrorBody> {
+fn of_link(link: &LinkView) -> impl Iterator<Item = Asked> {
+    link.nodes.iter().map(|node| Asked {
+        id: node.id,
+        name: format!("{}/{}", link.name, node.name),
+        is_self: false,
+        machine: Some((link.name.to_string(), link.machine)),
+    })
+}
+
+async fn of_node(app: &App, node: &Asked) -> Result<VmList, ErrorBody> {
     if node.is_self {
         return own::list(app).await;
     }
-    let path = format!("/v1/nodes/{}/vms", node.id);
+    let path = path_of(node.machine.as_ref().map(|(_, id)| *id), node.id) + "/vms";
     match timeout(ASK_WITHIN, app.mintd.get(&path)).await {
-        Ok(answer) => answer.map_err(client_error),
+        Ok(answer) => answer.map_err(client_error).map(|mut list: VmList| {
+            if let Some((name, id)) = &node.machine {
+                for vm in &mut list.vms {
+                    vm.node_name = format!("{name}/{}", vm.node_name);
+                    vm.machine = Some(*id);
+                }
+            }
+            list
+        }),
         Err(_) => {
             let text = format!("it does not answer within {} s", ASK_WITHIN.as_secs());
             Err(ErrorBody::new(ErrorCode::PeerUnreachable, text))
@@ -75,17 +113,14 @@ fn choose(vm: &str, list: VmList) -> Result<VmView, ErrorBody> {
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(one),
         (Some(last), false) => {
-            let mut nodes: Vec<NodeId> = found.iter().map(|guest| guest.node).collect();
-            nodes.push(last.node);
-            let nodes: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
+            found.push(last);
+            let nodes: Vec<&str> = found.iter().map(|guest| guest.node_name.as_str()).collect();
             let text = format!("several nodes have a guest {vm}: {}", nodes.join(", "));
             let refusal = Refusal::new(RefusalCode::VmAmbiguous, format_args!("vm {vm}"), text)
                 .hint("say which one: by its UUID, or with --node");
             Err(ErrorBody::refused(vec![refusal]))
         }
-        (None, _) if silent.is_empty() => {
-            Err(no_guest(vm, &format!("no node of this machine has a guest {vm}")))
-        }
+        (None, _) if silent.is_empty() => Err(no_guest(vm, &format!("no node has a guest {vm}"))),
         (None, _) => {
             let names: Vec<String> = silent.iter().map(|node| node.name.clone()).collect();
             let text = format!(
@@ -107,6 +142,7 @@ mod tests {
             uuid: format!("{name}-{node}"),
             node: NodeId::new(node).unwrap(),
             node_name: format!("node{node}"),
+            machine: None,
             state: state.into(),
             vcpus: 1,
             memory_bytes: 1 << 30,
@@ -126,7 +162,7 @@ mod tests {
         let both = vec![vm("web", 0, "shut off"), vm("web", 1, "shut off")];
         let refused = choose("web", list(both)).unwrap_err();
         assert_eq!(refused.refusals[0].code, RefusalCode::VmAmbiguous);
-        assert!(refused.message.contains("node 0, node 1"), "{refused}");
+        assert!(refused.message.contains("node0, node1"), "{refused}");
         let refused = choose("mail", list(two())).unwrap_err();
         assert_eq!(refused.refusals[0].code, RefusalCode::VmAbsent);
     }

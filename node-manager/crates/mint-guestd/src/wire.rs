@@ -3,7 +3,7 @@
 //! `mint_guests::arrival`. It grows by fields that may be left out.
 
 use mint_api::MigrateFigures;
-use mint_types::NodeId;
+use mint_types::{MachineId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A guest that came, as its new node has it.
@@ -23,6 +23,9 @@ pub(crate) struct Arrived {
 pub(crate) struct Expected {
     /// Node that it comes from.
     pub from: NodeId,
+    /// That node's machine, if it is another one.
+    #[serde(default)]
+    pub machine: Option<MachineId>,
     /// Files that its disks are copied to.
     pub disks: Vec<String>,
 }

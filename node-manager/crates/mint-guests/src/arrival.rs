@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode, format_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Card, Disk, Domain, DomainError};
@@ -21,6 +21,9 @@ const OVERHEAD_BYTES: u64 = 64 << 20;
 pub struct Departure {
     /// Node that it is on.
     pub from: NodeId,
+    /// That node's machine, if it is another one.
+    #[serde(default)]
+    pub machine: Option<MachineId>,
     /// That node's name.
     pub from_name: String,
     /// Its XML, as libvirt gives it for a migration.
@@ -42,6 +45,13 @@ pub struct Departure {
     /// when it is not told.
     #[serde(default)]
     pub on_machine_ethernet: Option<bool>,
+}
+
+impl Departure {
+    /// Whether the guest is on that node of the machine that it is to come to.
+    fn is_on(&self, node: NodeId) -> bool {
+        self.machine.is_none() && self.from == node
+    }
 }
 
 /// A file of a host.
@@ -168,7 +178,7 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
     let domain = Domain::parse(&departure.xml)?;
     let mut found = Found { domain: &domain, departure, ground, refusals: Vec::new() };
     found.guest();
-    let is_here = departure.from == ground.node;
+    let is_here = departure.is_on(ground.node);
     // what it has there is what it has here
     let disks = if is_here { Vec::new() } else { found.arrival() };
     if !found.refusals.is_empty() {
@@ -208,7 +218,7 @@ impl Found<'_> {
     /// The guest itself.
     fn guest(&mut self) {
         let (name, here) = (&self.domain.name, &self.departure.from_name);
-        if self.departure.from == self.ground.node {
+        if self.departure.is_on(self.ground.node) {
             let text = format!("vm {name} is on {here} already");
             self.refuse(RefusalCode::VmHere, text, "name another node: mintctl node list");
         }

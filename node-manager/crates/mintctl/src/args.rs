@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
+mod machine;
 mod vm;
 
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName};
 
+pub use machine::{LinkArgs, MachineCommand};
 pub use vm::{ImportArgs, MigrateArgs, MigrateHow, VmArgs, VmCommand};
 
 /// OS nodes of this machine: several Linux kernels side by side.
@@ -58,7 +60,7 @@ pub enum Command {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// End the whole machine in an orderly way: guests, nodes, node 0
+    /// This machine as a whole: those that it is linked with, its end
     #[command(subcommand)]
     Machine(MachineCommand),
     /// Check whether the machine is in order
@@ -101,15 +103,6 @@ pub enum Command {
         /// Where to
         folder: PathBuf,
     },
-}
-
-/// `machine …`.
-#[derive(Subcommand, Clone, Copy, Debug)]
-pub enum MachineCommand {
-    /// Switch it off
-    Poweroff,
-    /// Reset it
-    Reboot,
 }
 
 /// `node …`.

@@ -16,6 +16,7 @@ use tracing::{error, warn};
 use crate::audit::AuditLog;
 use crate::ending::{op_error, value};
 use crate::events::EventLog;
+use crate::links::Links;
 use crate::marks::Marks;
 use crate::peer_clients::PeerClients;
 use crate::request::Request;
@@ -32,6 +33,8 @@ pub(crate) struct App {
     pub events: EventLog,
     pub audit: AuditLog,
     pub peers: Arc<PeerClients>,
+    /// Machines that this one is linked with.
+    pub links: Links,
     pub specs: SpecStore,
     /// Root of the file system, `/` but in tests.
     pub root: PathBuf,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use mint_types::NodeId;
+use mint_types::{MachineId, NodeId};
 use serde::Serialize;
 
 /// Who is at the other end of a connection.
@@ -14,6 +14,8 @@ pub(crate) enum Caller {
     User { uid: u32, pid: Option<i32> },
     /// Another node's daemon, by its certificate.
     Peer { node: NodeId },
+    /// The daemon of a linked machine's node, by its certificate.
+    Linked { machine: MachineId, node: NodeId },
 }
 
 tokio::task_local! {
@@ -34,6 +36,7 @@ impl fmt::Display for Caller {
             Self::User { uid, pid: Some(pid) } => write!(f, "user {uid} (process {pid})"),
             Self::User { uid, pid: None } => write!(f, "user {uid}"),
             Self::Peer { node } => write!(f, "node {node}"),
+            Self::Linked { machine, node } => write!(f, "node {node} of machine {machine}"),
         }
     }
 }

@@ -51,6 +51,13 @@ fn is_audited(method: &Method, path: &str) -> bool {
     *method != Method::GET || opens.iter().any(|end| path.ends_with(end))
 }
 
+/// What a linked machine may ask for: who is there, and guests.
+fn is_for_linked(path: &str) -> bool {
+    let Some(what) = path.strip_prefix(LOCAL) else { return path == HELLO };
+    let first = what.split('/').next().unwrap_or_default();
+    matches!(first, "machine" | "node" | "vms" | "arrivals")
+}
+
 fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<(), ErrorBody> {
     match caller {
         Caller::User { .. } if path.starts_with(LOCAL) => {
@@ -58,7 +65,12 @@ fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<
             let error = ErrorBody::new(ErrorCode::NotAllowed, text);
             Err(error.hint("mintctl does the same with all checks: mintctl --help"))
         }
-        Caller::Peer { node } if path != HELLO => {
+        Caller::Linked { .. } if !is_for_linked(path) => {
+            let text = format!("{path} is not for linked machines");
+            let error = ErrorBody::new(ErrorCode::NotAllowed, text);
+            Err(error.hint("they may ask for guests only; log in on that machine"))
+        }
+        Caller::Peer { .. } | Caller::Linked { .. } if path != HELLO => {
             let theirs = match headers.get(VERSIONS_HEADER) {
                 // daemons from before ranges were told
                 None => Versions { oldest: 1, newest: 1 },
@@ -70,7 +82,7 @@ fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<
             };
             let ours = app.peers.versions;
             ours.meet(theirs).map(drop).ok_or_else(|| {
-                let (from, here) = (format!("node {node}"), format!("node {}", app.here));
+                let (from, here) = (caller.to_string(), format!("node {}", app.here));
                 apart(&from, theirs, &here, ours)
             })
         }

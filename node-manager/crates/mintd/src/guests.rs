@@ -12,11 +12,10 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
+    Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
     MigrateResult, VmList, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
-use mint_types::NodeId;
 use tokio::time::timeout;
 
 use crate::app::App;
@@ -25,7 +24,7 @@ use crate::handlers::{Shared, Who, no_frames, operate, parse};
 use crate::openapi::{Route, get, post};
 use crate::peer_clients::peer_error;
 use crate::request::Request as Asked;
-use crate::resolve::resolve;
+use crate::resolve::{Place, place};
 use crate::streams;
 
 /// For another node's daemon to begin its answer, where it is asked what guests are there. A
@@ -175,9 +174,17 @@ async fn console_there(
     uri: Uri,
     request: Request,
 ) -> Result<Response, Failure> {
-    let node = resolve(&app, &node)?;
     let path = local_path(uri.path())
         .ok_or_else(|| ErrorBody::new(ErrorCode::NotFound, "there is no such path"))?;
+    let node = match place(&app, &node)? {
+        Place::Own(node) => node,
+        Place::Linked(link, id) => {
+            let there = app.peers.linked(&link, id)?.upgrade(&path).await.map_err(peer_error)?;
+            // a machine that goes takes the connection along
+            let here = app.here;
+            return upgraded(request, move |io| streams::forward(app, here, io, there));
+        }
+    };
     let there = if node.id == app.here {
         guestd(&app).upgrade(&path).await.map_err(|error| guestd_down(&app, error))?
     } else if node.state.is_live() {
@@ -202,9 +209,16 @@ async fn to_node(
     uri: &Uri,
     body: String,
 ) -> Result<Response, ErrorBody> {
-    let node = resolve(app, node)?;
     let path = local_path(uri.path())
         .ok_or_else(|| ErrorBody::new(ErrorCode::NotFound, "there is no such path"))?;
+    let node = match place(app, node)? {
+        Place::Own(node) => node,
+        Place::Linked(link, id) => {
+            let client = app.peers.linked(&link, id)?;
+            let label = format!("node {}/{id}", link.view.name);
+            return pass(&client, method, &path, body, &label, BEGINS_WITHIN).await;
+        }
+    };
     if node.id == app.here {
         return to_guestd(app, method, &path, body).await;
     }
@@ -213,14 +227,25 @@ async fn to_node(
     }
     let client = app.peers.client(node.id)?;
     let within = app.peers.patience(node.id, node.boots, BEGINS_WITHIN);
-    match timeout(within, client.pass(method, &path, some(body))).await {
+    pass(&client, method, &path, body, &format!("node {}", node.id), within).await
+}
+
+async fn pass(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: String,
+    label: &str,
+    within: Duration,
+) -> Result<Response, ErrorBody> {
+    match timeout(within, client.pass(method, path, some(body))).await {
         Ok(answer) => answer.map(pass_on).map_err(peer_error),
-        Err(_) => Err(silent(node.id, within)),
+        Err(_) => Err(silent(label, within)),
     }
 }
 
-fn silent(node: NodeId, within: Duration) -> ErrorBody {
-    let text = format!("mintd of node {node} does not answer within {} s", within.as_secs_f32());
+fn silent(label: &str, within: Duration) -> ErrorBody {
+    let text = format!("mintd of {label} does not answer within {} s", within.as_secs_f32());
     ErrorBody::new(ErrorCode::PeerUnreachable, text)
         .hint("mintctl node list tells whether the node is well")
 }

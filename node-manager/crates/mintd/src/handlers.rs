@@ -38,7 +38,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Failure> {
     let text = if body.trim().is_empty() { "{}" } else { body };
     // a peer may be newer and say more; a user who says more is mistaken
     let parsed = match Caller::current() {
-        Some(Caller::Peer { .. }) => tolerant::from_slice(text.as_bytes()),
+        Some(Caller::Peer { .. } | Caller::Linked { .. }) => tolerant::from_slice(text.as_bytes()),
         _ => serde_json::from_str(text),
     };
     parsed.map_err(|error| {
@@ -234,6 +234,8 @@ impl<S: Sync> FromRequestParts<S> for Who {
         Ok(Self(match parts.extensions.get() {
             Some(Caller::User { uid, .. }) => Asker::User(Some(*uid)),
             Some(Caller::Peer { node }) => Asker::Peer(Some(*node)),
+            // as an operation's asker only this machine's nodes count
+            Some(Caller::Linked { .. }) => Asker::Peer(None),
             None => Asker::User(None),
         }))
     }

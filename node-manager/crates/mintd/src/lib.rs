@@ -32,6 +32,8 @@ mod identity;
 mod instance;
 mod intents;
 mod interrupted;
+mod libvirt_tls;
+mod links;
 mod loads;
 mod marks;
 mod metrics;

@@ -22,7 +22,7 @@ use crate::ending::{end_with, op_error, value};
 use crate::events;
 use crate::guestd::{guestd, guestd_down};
 use crate::peer_clients::peer_error;
-use crate::resolve::resolve;
+use crate::resolve::{Place, place};
 
 /// Between looks whether somebody wants the end of a move, and whether its node lives.
 const LOOK: Duration = Duration::from_millis(300);
@@ -62,12 +62,18 @@ pub(crate) async fn migrate(
             found.map_err(|error| guestd_down(app, error))?
         }
         Some(node) => {
-            let door = Door::of(app, &resolve(app, node)?)?;
+            let door = Door::of(app, place(app, node)?)?;
             let found = door.client.get(&vm_path(&format!("{HERE}/vms"), vm)).await;
             found.map_err(|error| door.error(app, error))?
         }
     };
-    let door = Door::of(app, &resolve(app, &view.node.to_string())?)?;
+    let at = match view.machine {
+        None => node.map_or_else(|| view.node.to_string(), str::to_owned),
+        Some(machine) => format!("{machine}/{}", view.node),
+    };
+    let at = place(app, &at)?;
+    let how = &MigrateRequest { to: destination(app, &at, &how.to)?, ..how.clone() };
+    let door = Door::of(app, at)?;
     let guest = vm_path(&format!("{HERE}/vms"), &view.uuid);
     let cancel = format!("{guest}/{}", VmVerb::Cancel.word());
     let moved = door.carry(app, op, &format!("{guest}/migrate"), how, Some(&cancel)).await?;
@@ -75,17 +81,38 @@ pub(crate) async fn migrate(
     Ok(moved)
 }
 
+/// What the guest's own node calls the destination.
+fn destination(app: &App, at: &Place, to: &str) -> Result<String, ErrorBody> {
+    let Place::Linked(from, _) = at else { return Ok(to.to_owned()) };
+    Ok(match place(app, to)? {
+        Place::Linked(there, node) if there.view.machine == from.view.machine => node.to_string(),
+        Place::Linked(there, node) => format!("{}/{node}", there.view.machine),
+        Place::Own(node) => {
+            let own = app.peers.tls.as_ref().map(|pki| pki.here().machine);
+            let own = own.ok_or_else(|| {
+                ErrorBody::new(ErrorCode::Failed, "this node has no keys, and reaches no machine")
+            })?;
+            format!("{own}/{}", node.id)
+        }
+    })
+}
+
 /// Tells those who listen of a guest that has moved, as far as the result is understood.
 fn tell(app: &App, moved: &Value) {
-    let Ok(MigrateResult { name, from, to, .. }) = serde_json::from_value(moved.clone()) else {
+    let Ok(MigrateResult { name, from, to, to_name, to_machine, .. }) =
+        serde_json::from_value(moved.clone())
+    else {
         return;
     };
+    // of a linked machine's node nobody here knows the state
+    let away = to_machine.is_some();
     let label = |node: NodeId| {
         let status = app.machine.node(node).ok().flatten();
         (status.as_ref().map_or_else(|| format!("node{node}"), NodeStatus::display_name), status)
     };
-    let ((left, _), (came, status)) = (label(from), label(to));
-    let told = events::view("migrated", to, status.as_ref(), events::now_ns());
+    let ((left, here), (came, there)) = (label(from), label(to));
+    let (node, status, came) = if away { (from, here, to_name) } else { (to, there, came) };
+    let told = events::view("migrated", node, status.as_ref(), events::now_ns());
     app.events.tell(EventView {
         old: Some(left),
         new: Some(came),
@@ -105,7 +132,7 @@ pub(crate) async fn evacuate(
     how: &EvacuateRequest,
 ) -> Result<Value, ErrorBody> {
     op.running().map_err(|error| op_error(OpError::Journal(error)))?;
-    let door = Door::of(app, &resolve(app, node)?)?;
+    let door = Door::of(app, place(app, node)?)?;
     // guests that are gone already stay where they are
     op.no_return().map_err(|error| op_error(OpError::Journal(error)))?;
     let gone = door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await?;
@@ -115,25 +142,44 @@ pub(crate) async fn evacuate(
 
 /// The way to a node's `mint-guestd`.
 struct Door {
-    node: NodeId,
-    boots: u32,
+    at: At,
     client: Client,
 }
 
+/// Whose daemon it is.
+enum At {
+    Own {
+        node: NodeId,
+        boots: u32,
+    },
+    /// Of a linked machine, by name.
+    Linked(String),
+}
+
 impl Door {
-    fn of(app: &App, node: &NodeStatus) -> Result<Self, ErrorBody> {
+    fn of(app: &App, place: Place) -> Result<Self, ErrorBody> {
+        let node = match place {
+            Place::Own(node) => node,
+            Place::Linked(link, node) => {
+                let client = app.peers.linked(&link, node)?;
+                return Ok(Self { at: At::Linked(format!("{}/{node}", link.view.name)), client });
+            }
+        };
         let client = if node.id == app.here {
             guestd(app)
         } else if node.state.is_live() {
             app.peers.client(node.id)?
         } else {
-            return Err(ErrorBody::refused(vec![mint_node::not_running(node)]));
+            return Err(ErrorBody::refused(vec![mint_node::not_running(&node)]));
         };
-        Ok(Self { node: node.id, boots: node.boots, client })
+        Ok(Self { at: At::Own { node: node.id, boots: node.boots }, client })
     }
 
     fn error(&self, app: &App, error: ClientError) -> ErrorBody {
-        if self.node == app.here { guestd_down(app, error) } else { peer_error(error) }
+        match self.at {
+            At::Own { node, .. } if node == app.here => guestd_down(app, error),
+            _ => peer_error(error),
+        }
     }
 
     /// Has it carried out there; `cancel` is where its end is asked for.
@@ -157,7 +203,7 @@ impl Door {
             if !self.lives(app) {
                 let text = format!(
                     "node {} ended meanwhile; mintctl vm list tells where guests are",
-                    self.node
+                    self.name()
                 );
                 return Err(ErrorBody::new(ErrorCode::PeerUnreachable, text));
             }
@@ -174,7 +220,16 @@ impl Door {
 
     /// Whether the node is in the boot that it was in.
     fn lives(&self, app: &App) -> bool {
-        let status = app.machine.node(self.node).ok().flatten();
-        status.is_some_and(|status| status.state.is_live() && status.boots == self.boots)
+        // a linked machine's end ends the connection
+        let At::Own { node, boots } = self.at else { return true };
+        let status = app.machine.node(node).ok().flatten();
+        status.is_some_and(|status| status.state.is_live() && status.boots == boots)
+    }
+
+    fn name(&self) -> String {
+        match &self.at {
+            At::Own { node, .. } => node.to_string(),
+            At::Linked(name) => name.clone(),
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use mint_api::Link;
 use mint_node::config::Network;
 use mint_types::{NodeId, NodeName, NodeStatus};
 use serde::Deserialize;
@@ -38,6 +39,17 @@ pub(crate) enum NetworkError {
     },
 }
 
+/// Where `mint-kvm-config` reads our address on `mint0`: guests' Ethernet has one like it.
+const ADDRESS: &str = "run/mint/address";
+
+/// Writes this node's address down, before anybody can ask for it.
+pub(crate) fn note_address(root: &Path, network: &Network, node: NodeId) {
+    let path = root.join(ADDRESS);
+    if let Err(error) = std::fs::write(&path, format!("{}\n", network.address(node))) {
+        warn!(path = %path.display(), %error, "guests' Ethernet may have a wrong address here");
+    }
+}
+
 /// Gives `mint0` its address and MTU and brings it up.
 pub(crate) fn configure(root: &Path, network: &Network, node: NodeId) -> Result<(), NetworkError> {
     if !root.join("sys/class/net").join(DEVICE).exists() {
@@ -53,7 +65,7 @@ pub(crate) fn configure(root: &Path, network: &Network, node: NodeId) -> Result<
     Ok(())
 }
 
-fn ip(arguments: &[&str]) -> Result<String, NetworkError> {
+pub(crate) fn ip(arguments: &[&str]) -> Result<String, NetworkError> {
     let output = Command::new("ip")
         .args(arguments)
         .output()
@@ -69,15 +81,15 @@ fn ip(arguments: &[&str]) -> Result<String, NetworkError> {
 
 /// What `ip -json -details link show` says of a device.
 #[derive(Deserialize)]
-struct Link {
+struct Shown {
     /// 0: it has no limit.
     max_mtu: Option<u32>,
 }
 
 /// The device's own limit.
 fn max_mtu(shown: &str) -> Option<u32> {
-    let links: Vec<Link> = serde_json::from_str(shown).ok()?;
-    links.first()?.max_mtu.filter(|&max| max > 0)
+    let shown: Vec<Shown> = serde_json::from_str(shown).ok()?;
+    shown.first()?.max_mtu.filter(|&max| max > 0)
 }
 
 /// Names of a node: `nodeN`, and its own if that is one: it comes from memory that others
@@ -91,11 +103,26 @@ pub(crate) fn host_names(node: &NodeStatus) -> Vec<String> {
     names
 }
 
+/// Names of a linked machine's nodes: `nodeN.MACHINE`, and its own before the machine's.
+fn linked_lines(link: &Link) -> impl Iterator<Item = String> {
+    let network = Network { subnet: link.view.subnet, ..Network::default() };
+    link.view.nodes.iter().map(move |node| {
+        let machine = &link.view.name;
+        let mut names = vec![format!("node{}.{machine}", node.id)];
+        let own = format!("{}.{machine}", node.name);
+        if node.name.parse::<NodeName>().is_ok() && !names.contains(&own) {
+            names.push(own);
+        }
+        format!("{} {}", network.address(node.id), names.join(" "))
+    })
+}
+
 /// Writes the nodes' names into `/etc/hosts`.
-pub(crate) fn write_hosts(root: &Path, network: &Network, nodes: &[NodeStatus]) {
+pub(crate) fn write_hosts(root: &Path, network: &Network, nodes: &[NodeStatus], links: &[Link]) {
     let lines: Vec<String> = nodes
         .iter()
         .map(|node| format!("{} {}", network.address(node.id), host_names(node).join(" ")))
+        .chain(links.iter().flat_map(linked_lines))
         .collect();
     let path = root.join("etc/hosts");
     if let Err(error) = write_section(&path, &lines, 0o644) {

@@ -324,7 +324,7 @@ pub(crate) fn refresh_names(app: &App) {
     let _writing = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(nodes) = app.machine.nodes() else { return };
     if app.config.network.enabled {
-        network::write_hosts(&app.root, &app.config.network, &nodes);
+        network::write_hosts(&app.root, &app.config.network, &nodes, &app.links.all());
     }
     if app.config.ssh.manage {
         let keys = app.marks().ssh_host_keys.clone();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mint_api::{
     ClaimRequest, Client, ClientError, ErrorBody, ErrorCode, Hello, Introduced, Introductions,
-    Moved, Releasable, ReleasableRequest, ReleaseRequest, StoppedAt, Versions,
+    Link, Moved, Releasable, ReleasableRequest, ReleaseRequest, StoppedAt, Versions,
 };
 use mint_node::config::Network;
 use mint_node::{Machine, PeerError, Peers, Stopped};
@@ -82,21 +82,46 @@ impl PeerClients {
             let (there, here) = (format!("node {node}"), format!("node {}", pki.here().node));
             return Err(apart(&there, theirs, &here, self.versions));
         }
-        let (config, name) = pki.client(node).ok_or_else(|| {
+        let keys = pki.client(node).ok_or_else(|| {
             let text = format!("node {node} cannot be reached: no node has introduced it here");
             let hint = "its starter does that; ask again, or restart mintd there";
             ErrorBody::new(ErrorCode::PeerUnreachable, text).hint(hint)
         })?;
+        Ok(self.keep(id, self.address(node), keys))
+    }
+
+    /// The daemon of a linked machine's node.
+    pub fn linked(&self, link: &Link, node: NodeId) -> Result<Client, ErrorBody> {
+        let id = PeerId { machine: link.view.machine, node };
+        let keys = self.tls.as_ref().and_then(|pki| pki.client_of(id)).ok_or_else(|| {
+            let text = format!(
+                "node {node} of machine {} cannot be reached: that machine has not introduced it",
+                link.view.name
+            );
+            ErrorBody::new(ErrorCode::PeerUnreachable, text)
+                .hint("mintctl machine show tells which of its nodes run, and whether it answers")
+        })?;
+        let network = Network { subnet: link.view.subnet, ..Network::default() };
+        Ok(self.keep(id, SocketAddr::from((network.address(node), link.port)), keys))
+    }
+
+    /// A client that stays, as long as nobody's keys change.
+    fn keep(
+        &self,
+        id: PeerId,
+        address: SocketAddr,
+        (config, name): (Arc<ClientConfig>, String),
+    ) -> Client {
         let mut clients = lock(&self.clients);
         let fresh = clients.get(&id).filter(|(used, _)| Arc::ptr_eq(used, &config));
         if let Some((_, client)) = fresh {
-            return Ok(client.clone());
+            return client.clone();
         }
         // it has another key than it had, or we have another certificate
-        let client = Client::tls(self.address(node), name, config.clone());
+        let client = Client::tls(address, name, config.clone());
         let client = client.speaking(self.versions).keeping();
         clients.insert(id, (config, client.clone()));
-        Ok(client)
+        client
     }
 
     /// Asks the others who that node is, all at once; not more often than every second.

@@ -12,6 +12,7 @@
 //! an introduction is for a start of a node that just is, or is about to be, and never
 //! for one that runs with a key that is known (docs/threat-model.md).
 
+mod authority;
 mod certificate;
 mod error;
 
@@ -33,17 +34,19 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use self::certificate::{Known, Own, SKEW, certificate, public_key};
+use self::certificate::{Known, Own, certificate, public_key};
 use self::error::{NotBelieved, failed, file_error};
 use crate::caller::Caller;
 use crate::facts::NodeFacts;
 use crate::identity::write_private;
 use crate::ssh::SshKeys;
 
+pub(crate) use self::authority::{Authority, is_one_certificate};
+pub(crate) use self::certificate::SKEW;
 pub(crate) use self::error::PkiError;
 
-/// So old it is made anew, at the next connection.
-const RENEW: Duration = Duration::from_secs(60 * 24 * 3600);
+/// So old a certificate is made anew.
+pub(crate) const RENEW: Duration = Duration::from_secs(60 * 24 * 3600);
 /// Nodes that are remembered; no machine has more.
 const KNOWN_MAX: usize = 1024;
 
@@ -60,7 +63,16 @@ struct KnownFile {
 
 struct State {
     known: BTreeMap<PeerId, Known>,
+    /// Nodes of linked machines, as their links tell.
+    linked: BTreeMap<PeerId, Known>,
     own: Own,
+}
+
+impl State {
+    /// Everybody that TLS is to believe.
+    fn all(&self) -> impl Iterator<Item = &Known> {
+        self.known.values().chain(self.linked.values())
+    }
 }
 
 type Clock = Box<dyn Fn() -> SystemTime + Send + Sync>;
@@ -75,6 +87,7 @@ pub(crate) struct Pki {
     boot_id: u64,
     network: Network,
     ssh: Option<SshKeys>,
+    authority: Option<Authority>,
     ledger: Arc<dyn Machine>,
     clock: Clock,
     state: Mutex<State>,
@@ -122,7 +135,8 @@ impl Pki {
         let text = fs::read_to_string(&key_path).map_err(file_error(&key_path))?;
         let key = KeyPair::from_pem(&text).map_err(failed("read this node's key"))?;
         let here = PeerId { machine, node: info.node };
-        let own = Own::make(here, &key, &BTreeMap::new(), (place.clock)())?;
+        let own = Own::make(here, &key, std::iter::empty(), (place.clock)())?;
+        let authority = Authority::open(here, place.bundle, place.state, (place.clock)())?;
         let pki = Self {
             here,
             key,
@@ -131,9 +145,10 @@ impl Pki {
             boot_id: info.boot_id,
             network: place.network.clone(),
             ssh: place.ssh,
+            authority,
             ledger: place.ledger,
             clock: place.clock,
-            state: Mutex::new(State { known: BTreeMap::new(), own }),
+            state: Mutex::new(State { known: BTreeMap::new(), linked: BTreeMap::new(), own }),
             introduced: watch::Sender::new(0),
         };
         // what an earlier daemon of ours knew, then what our starter did: it is newer
@@ -160,6 +175,16 @@ impl Pki {
         self.here
     }
 
+    /// The machine's authority for libvirt and QEMU; none where our starter had none.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.authority.as_ref()
+    }
+
+    /// The time by our clock.
+    pub fn now(&self) -> SystemTime {
+        (self.clock)()
+    }
+
     /// Told whenever this node has introduced one.
     pub fn introductions(&self) -> watch::Receiver<u64> {
         self.introduced.subscribe()
@@ -178,7 +203,7 @@ impl Pki {
 
     /// Makes TLS anew after a change, and keeps what is known for the next daemon.
     fn refresh(&self, state: &mut State) -> Result<(), PkiError> {
-        state.own = Own::make(self.here, &self.key, &state.known, (self.clock)())?;
+        state.own = Own::make(self.here, &self.key, state.all(), (self.clock)())?;
         let known = state.known.values().map(|known| known.introduction.clone()).collect();
         let text = serde_json::to_vec(&KnownFile { boot_id: self.boot_id, known });
         let path = self.folder.join(KNOWN);
@@ -195,7 +220,7 @@ impl Pki {
             Err(early) => early.duration() < SKEW / 2,
         };
         if !good {
-            match Own::make(self.here, &self.key, &state.known, now) {
+            match Own::make(self.here, &self.key, state.all(), now) {
                 Ok(own) => {
                     info!("this node's certificate is renewed");
                     state.own = own;
@@ -212,8 +237,12 @@ impl Pki {
     }
 
     /// TLS to a peer, and its name there; nothing if nobody has introduced it.
-    pub fn client(&self, peer: NodeId) -> Option<(Arc<ClientConfig>, String)> {
-        let id = PeerId { node: peer, ..self.here };
+    pub fn client(&self, node: NodeId) -> Option<(Arc<ClientConfig>, String)> {
+        self.client_of(PeerId { node, ..self.here })
+    }
+
+    /// The same, also to a node of a linked machine.
+    pub fn client_of(&self, id: PeerId) -> Option<(Arc<ClientConfig>, String)> {
         let config = self.current().own.clients.get(&id).cloned()?;
         Some((config, id.to_string()))
     }
@@ -222,20 +251,18 @@ impl Pki {
     pub fn caller(&self, connection: &ServerConnection) -> Option<Caller> {
         let key = public_key(connection.peer_certificates()?.first()?).ok()?;
         let state = self.lock();
-        let known = state.known.values().find(|known| known.key == key)?;
-        Some(Caller::Peer { node: known.introduction.node })
+        let id = state.all().find(|known| known.key == key)?.introduction.id();
+        Some(if id.machine == self.here.machine {
+            Caller::Peer { node: id.node }
+        } else {
+            Caller::Linked { machine: id.machine, node: id.node }
+        })
     }
 
     /// All nodes that we believe, and ourselves.
     pub fn known(&self) -> Vec<Introduction> {
         let state = self.current();
-        let ourselves = Introduction {
-            machine: self.here.machine,
-            node: self.here.node,
-            start: self.boots(self.here.node).unwrap_or(0),
-            certificate: state.own.certificate.clone(),
-            needs_key: self.needs_key(),
-        };
+        let ourselves = self.introduce_ourselves(&state);
         let others = state.known.values().map(|known| known.introduction.clone());
         std::iter::once(ourselves).chain(others).collect()
     }
@@ -316,6 +343,67 @@ impl Pki {
         }
     }
 
+    /// Nodes of linked machines, all that there are from now on; those that cannot be read, or
+    /// whose key another one has, are left out. Gives whether that changes something.
+    ///
+    /// # Errors
+    /// When TLS does not take them: all stays as it was.
+    pub fn believe_linked(&self, told: Vec<Introduction>) -> Result<bool, PkiError> {
+        let mut state = self.lock();
+        let mut linked: BTreeMap<PeerId, Known> = BTreeMap::new();
+        for introduction in told.into_iter().take(KNOWN_MAX) {
+            let id = introduction.id();
+            match Known::read(introduction) {
+                Ok(new) => {
+                    let is_taken = id.machine == self.here.machine
+                        || state
+                            .known
+                            .values()
+                            .chain(linked.values())
+                            .any(|old| old.key == new.key);
+                    match is_taken {
+                        true => warn!(%id, "it has another node's key, and is not believed"),
+                        false => _ = linked.insert(id, new),
+                    }
+                }
+                Err(error) => warn!(%id, %error, "a node of a linked machine is not believed"),
+            }
+        }
+        let keys = |all: &BTreeMap<PeerId, Known>| {
+            all.iter().map(|(&id, known)| (id, known.key.clone())).collect::<Vec<_>>()
+        };
+        if keys(&linked) == keys(&state.linked) {
+            return Ok(false);
+        }
+        let old = std::mem::replace(&mut state.linked, linked);
+        match Own::make(self.here, &self.key, state.all(), (self.clock)()) {
+            Ok(own) => {
+                state.own = own;
+                Ok(true)
+            }
+            Err(error) => {
+                state.linked = old;
+                Err(error)
+            }
+        }
+    }
+
+    /// How others know this node.
+    pub fn ourselves(&self) -> Introduction {
+        let state = self.current();
+        self.introduce_ourselves(&state)
+    }
+
+    fn introduce_ourselves(&self, state: &State) -> Introduction {
+        Introduction {
+            machine: self.here.machine,
+            node: self.here.node,
+            start: self.boots(self.here.node).unwrap_or(0),
+            certificate: state.own.certificate.clone(),
+            needs_key: self.needs_key(),
+        }
+    }
+
     /// A key for a node that we are about to start. It is known from now on.
     fn make_node(&self, node: NodeId) -> Result<String, PkiError> {
         let id = PeerId { node, ..self.here };
@@ -389,6 +477,10 @@ impl Bundle for Pki {
             (format!("pki/{KEY}"), key.into_bytes()),
             (format!("pki/{KNOWN}"), known),
         ];
+        if let Some(authority) = &self.authority {
+            let its = authority.files().into_iter();
+            files.extend(its.map(|(name, data)| (name.to_owned(), data)));
+        }
         if let Some(ssh) = &self.ssh {
             files.extend(ssh.bundle_files(node).map_err(|source| BundleError {
                 what: "ssh keys",

@@ -24,7 +24,7 @@ use crate::handlers::{
 };
 use crate::openapi::{self, Route, get, post};
 use crate::request::Request;
-use crate::{doctor, guests, loads, metrics, node0, operate, views};
+use crate::{doctor, guests, links, loads, metrics, node0, operate, views};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -47,6 +47,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 /// All routes. `/v1/local/…` are about the answering node itself.
 pub(crate) fn routes() -> Vec<Route> {
     let mut all = guests::routes();
+    all.extend(links::handlers::routes());
     all.extend(own_routes());
     all
 }

@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
+use crate::links::Links;
 use crate::marks::{Marks, Ordered};
 use crate::peer_clients::PeerClients;
 use crate::pki::{NoKeys, Pki, Place};
@@ -33,8 +34,8 @@ use crate::restart::start_again;
 use crate::run_error::{RunError, file_error};
 use crate::ssh::SshKeys;
 use crate::{
-    changes, events, heal, heartbeats, identity, instance, intents, interrupted, metrics, network,
-    nodes, routes, server, takeover,
+    changes, events, heal, heartbeats, identity, instance, intents, interrupted, links, metrics,
+    network, nodes, routes, server, takeover,
 };
 
 /// How long to wait for mint0 to take our address.
@@ -162,6 +163,7 @@ impl Parts {
             events: EventLog::open(&run_dir.join("events.jsonl")),
             audit: AuditLog::open(&state_dir),
             peers,
+            links: Links::open(&state_dir),
             specs,
             root: self.root,
             bundle: self.bundle,
@@ -174,6 +176,11 @@ impl Parts {
         });
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
         app.marks().ssh_host_keys.insert(here, own_keys);
+        // libvirtd waits for it
+        links::watch::install_tls(&app);
+        if app.config.network.enabled {
+            network::note_address(&app.root, &app.config.network, here);
+        }
         interrupted::settle(&app).await;
         interrupted::end_elsewhere(&app);
         let router = routes::router(app.clone());
@@ -245,6 +252,7 @@ impl Started {
         if app.config.network.enabled {
             tokio::spawn(network_up(app.clone(), tls, router));
             tokio::spawn(app.peers.clone().introduce(app.machine.clone()));
+            tokio::spawn(links::watch::watch(app.clone()));
         }
         if !app.config.metrics.listen.is_empty() {
             tokio::spawn(metrics::serve(app.clone()));

@@ -5,6 +5,7 @@
 mod ends;
 mod guests;
 mod lifecycle;
+mod links;
 mod machine;
 mod model;
 mod moves;

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    CpuList, DeviceList, DeviceView, ErrorBody, MemoryList, NodeDetail, NodeList, NodeResources,
-    NodeView, ResourceView,
+    CpuList, DeviceList, DeviceView, ErrorBody, ErrorCode, Link, MemoryList, NodeDetail, NodeList,
+    NodeResources, NodeView, ResourceView,
 };
 use mint_plan::Inventory;
-use mint_types::{Kind, NodeState, NodeStatus, ResState, Resource};
+use mint_types::{Kind, NodeId, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
+use crate::links::watch::address;
+use crate::peer_clients::peer_error;
+use crate::resolve::{Place, place};
 
 /// For a peer to say that it is there, when nodes are only listed.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
+/// And for one of a linked machine.
+const LINKED_WITHIN: Duration = Duration::from_secs(20);
 
 /// All nodes; asks every running peer whether it answers.
 pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
@@ -36,6 +41,11 @@ pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
 
 /// One node, with what it owns.
 pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeDetail, ErrorBody> {
+    if let Place::Linked(link, node) = place(app, reference)? {
+        return linked_detail(app, &link, node).await;
+    }
+    // by our own machine's id, too
+    let reference = reference.rsplit('/').next().unwrap_or(reference);
     let inventory = app.inventory()?;
     let node = inventory.resolve(reference).map_err(|refusal| ErrorBody::refused(vec![refusal]))?;
     let of = |kind| inventory.owned(node.id, kind);
@@ -46,6 +56,24 @@ pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeD
     };
     let spec = app.specs.get(&inventory, node.id);
     Ok(NodeDetail { node: node_view(app, &inventory, node, HELLO_WITHIN).await, resources, spec })
+}
+
+/// A node of a linked machine, as that one's own daemon shows it.
+async fn linked_detail(app: &App, link: &Link, node: NodeId) -> Result<NodeDetail, ErrorBody> {
+    let client = app.peers.linked(link, node)?;
+    let asked = tokio::time::timeout(LINKED_WITHIN, client.get::<NodeDetail>("/v1/local/node"));
+    let Ok(answer) = asked.await else {
+        let text = format!("node {}/{node} does not answer", link.view.name);
+        return Err(ErrorBody::new(ErrorCode::PeerUnreachable, text));
+    };
+    let mut detail = answer.map_err(peer_error)?;
+    let view = &mut detail.node;
+    view.name = format!("{}/{}", link.view.name, view.name);
+    view.machine = Some(link.view.machine);
+    view.is_self = false;
+    // what it is reached at is what this machine says
+    view.address = address(link, node).to_string();
+    Ok(detail)
 }
 
 /// One node, whose daemon is given `within` to say that it is there. The future
@@ -63,6 +91,7 @@ pub(crate) fn node_view(
     let mut view = NodeView {
         id: node.id,
         name: node.display_name(),
+        machine: None,
         state: node.state,
         health: if live { health } else { "-" }.into(),
         is_self: node.id == app.here,

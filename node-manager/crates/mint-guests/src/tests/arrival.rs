@@ -18,6 +18,7 @@ fn own_file(allocated_bytes: u64) -> FileFacts {
 fn departure() -> Departure {
     Departure {
         from: node(1),
+        machine: None,
         from_name: "node1".into(),
         xml: WEB.into(),
         persistent_xml: Some(WEB.into()),

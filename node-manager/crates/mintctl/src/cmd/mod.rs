@@ -7,6 +7,7 @@ mod dump;
 mod exec;
 mod import;
 mod list;
+mod machine;
 mod map;
 mod node;
 mod node_path;
@@ -37,7 +38,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(ListCommand::List) => list::memory(&context).await,
         Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
-        Command::Machine(what) => other::machine(&context, what).await,
+        Command::Machine(command) => machine::run(&context, command).await,
         Command::Doctor { repair } => other::doctor(&context, repair).await,
         Command::Events { follow, since } => other::events(&context, follow, since).await,
         Command::Apply { dir, wait } => other::apply(&context, dir, wait).await,

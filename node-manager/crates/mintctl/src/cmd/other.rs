@@ -11,7 +11,7 @@ use mint_api::{ApplyRequest, ApplyResult, DoctorReport, EventView, Hello, Repair
 use serde_json::{Value, json};
 
 use super::context::{Context, Outcome};
-use crate::args::{Args, MachineCommand, Wait};
+use crate::args::{Args, Wait};
 use crate::output::{print, print_json};
 
 /// `doctor`: 1 when something is not in order.
@@ -31,22 +31,6 @@ pub async fn doctor(context: &Context, repair: bool) -> Outcome {
         }
     }
     Ok(u8::from(!report.ok))
-}
-
-/// `machine …`: node 0 stops the others on its way down.
-pub async fn machine(context: &Context, what: MachineCommand) -> Outcome {
-    let word = match what {
-        MachineCommand::Poweroff => "poweroff",
-        MachineCommand::Reboot => "reboot",
-    };
-    let path = format!("/v1/machine/{word}");
-    let answer: Value = context.client.post(&path, &json!({})).await?;
-    if context.json {
-        print_json(&answer)?;
-    } else {
-        print(&format!("{word}: node 0 stops all nodes and itself"))?;
-    }
-    Ok(0)
 }
 
 /// `events`.

@@ -78,7 +78,7 @@ async fn console(context: &Context, vm: &VmArgs, write: bool) -> Outcome {
     let mut keys = Keys::new(write);
     let mut view: VmView = context.client.get(&path_of(vm, "")?).await?;
     loop {
-        let there = vm_path(&path(&view.node.to_string(), "vms")?, &view.uuid);
+        let there = vm_path(&path(&node_of(&view), "vms")?, &view.uuid);
         if keys.attach(context, &format!("{there}/console")).await? == Ended::Left {
             return Ok(0);
         }
@@ -91,6 +91,14 @@ async fn console(context: &Context, vm: &VmArgs, write: bool) -> Outcome {
     }
 }
 
+/// The node that a guest is on, as paths name it.
+fn node_of(view: &VmView) -> String {
+    match view.machine {
+        None => view.node.to_string(),
+        Some(machine) => format!("{machine}/{}", view.node),
+    }
+}
+
 /// The guest on another node, once it runs there; none if it does not.
 async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     // by its UUID: a name may be another guest's on another node
@@ -99,7 +107,7 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     loop {
         let view: Option<VmView> = context.client.get(&path).await.ok();
         match view {
-            Some(view) if view.node != before.node && view.state == "running" => {
+            Some(view) if node_of(&view) != node_of(before) && view.state == "running" => {
                 return Some(view);
             }
             Some(view) if view.state == "shut off" => return None,

@@ -75,7 +75,11 @@ pub fn evacuated(context: &Context, result: &EvacuateResult) -> Outcome {
 
 /// What was done, or would be.
 fn words(result: &MigrateResult) -> Vec<String> {
-    let MigrateResult { name, from, to, memory_bytes, disks, changes, took, .. } = result;
+    let MigrateResult { name, from, memory_bytes, disks, changes, took, .. } = result;
+    let to = match result.to_machine {
+        None => result.to.to_string(),
+        Some(_) => result.to_name.clone(),
+    };
     let Some(took) = took else {
         let memory = format_bytes(*memory_bytes);
         let mut lines =
@@ -109,6 +113,8 @@ mod tests {
             uuid: "u".into(),
             from: node(1),
             to: node(2),
+            to_name: "node2".into(),
+            to_machine: None,
             memory_bytes: 512 << 20,
             disks: vec![DiskCopyView { target: "vda".into(), path: "/d".into(), bytes: 1 << 20 }],
             changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],

@@ -21,7 +21,7 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A certificate counts so long from when it was made.
 pub(super) const VALID: Duration = Duration::from_secs(90 * 24 * 3600);
 /// And from so long before: no two clocks are the same.
-pub(super) const SKEW: Duration = DAY;
+pub(crate) const SKEW: Duration = DAY;
 
 /// A node that is believed.
 #[derive(Clone)]
@@ -42,10 +42,10 @@ pub(super) struct Own {
 }
 
 impl Own {
-    pub(super) fn make(
+    pub(super) fn make<'all>(
         here: PeerId,
         key: &KeyPair,
-        known: &BTreeMap<PeerId, Known>,
+        known: impl Iterator<Item = &'all Known>,
         now: SystemTime,
     ) -> Result<Self, PkiError> {
         let made = certificate(here, key, now)?;
@@ -62,7 +62,8 @@ impl Own {
         let mut callers = RootCertStore::empty();
         callers.add(own.clone()).map_err(tls(here))?;
         let mut clients = BTreeMap::new();
-        for (&id, known) in known {
+        for known in known {
+            let id = known.introduction.id();
             callers.add(known.certificate.clone()).map_err(tls(id))?;
             // of a server, its own certificate is believed and no other's
             let mut only = RootCertStore::empty();

@@ -62,7 +62,9 @@ impl Site {
         fs::create_dir_all(bundle.join("pki")).unwrap();
         let id = NodeId::new(node).unwrap();
         for file in by.files(id, &"web".parse().unwrap()).unwrap() {
-            fs::write(bundle.join(file.name), file.data).unwrap();
+            let path = bundle.join(file.name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file.data).unwrap();
         }
         let machine: &dyn Machine = &self.fake;
         if machine.node(id).unwrap().is_none() {
@@ -144,7 +146,7 @@ fn no_node_passes_for_another_one() {
     assert!(handshake(&two, zero.client(id(1)).unwrap()).is_err());
     // node 1 makes itself a certificate in the name of node 0, with the key that it has
     let known = zero.lock().known.clone();
-    let forged = Own::make(zero.here, &one.key, &known, SystemTime::now()).unwrap();
+    let forged = Own::make(zero.here, &one.key, known.values(), SystemTime::now()).unwrap();
     let name = PeerId { node: id(2), ..zero.here };
     let config = forged.clients[&name].clone();
     assert!(handshake(&two, (config, name.to_string())).is_err());
@@ -163,7 +165,7 @@ fn another_machine_is_turned_away_by_both_sides() {
     // it trusts our node, and is not trusted
     let mut known = stranger.lock().known.clone();
     known.insert(one.here, Known::read(one.known().remove(0)).unwrap());
-    let own = Own::make(stranger.here, &stranger.key, &known, SystemTime::now()).unwrap();
+    let own = Own::make(stranger.here, &stranger.key, known.values(), SystemTime::now()).unwrap();
     let config = own.clients[&one.here].clone();
     let said = handshake(&one, (config, one.here.to_string())).unwrap_err();
     assert!(said.contains("UnknownIssuer"), "{said}");
@@ -181,14 +183,15 @@ fn certificates_end_and_renew_themselves() {
     let today = SystemTime::now();
     // one that was made 91 days ago counts no more, 89 days ago still does
     for (days, good) in [(91, false), (89, true)] {
-        let own = Own::make(one.here, &one.key, &one.lock().known, today - DAY * days).unwrap();
+        let own =
+            Own::make(one.here, &one.key, one.lock().known.values(), today - DAY * days).unwrap();
         let config = own.clients[&zero.here].clone();
         let said = handshake(&zero, (config, zero.here.to_string()));
         assert_eq!(said.is_ok(), good, "{said:?}");
     }
     // nor one that a clock made which goes two days fast; half a day is no matter
     for (ahead, good) in [(DAY * 2, false), (DAY / 2, true)] {
-        let own = Own::make(one.here, &one.key, &one.lock().known, today + ahead).unwrap();
+        let own = Own::make(one.here, &one.key, one.lock().known.values(), today + ahead).unwrap();
         let config = own.clients[&zero.here].clone();
         assert_eq!(handshake(&zero, (config, zero.here.to_string())).is_ok(), good);
     }

@@ -95,6 +95,15 @@ impl Machine {
         Self::with(FakeMachine::new())
     }
 
+    /// Another one, whose nodes have addresses that the first one's have not.
+    pub fn another() -> Self {
+        let mut machine = Self::new();
+        let [first, second, third, _] = loopback_subnet().octets();
+        let other = Ipv4Addr::new(first, second & !1, third, 0);
+        machine.config.network.subnet = ipnet::Ipv4Net::new(other, 24).unwrap();
+        machine
+    }
+
     pub fn with(fake: FakeMachine) -> Self {
         static MACHINES: AtomicU16 = AtomicU16::new(0);
         let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two nodes as two machines that are linked: each calls the other one `b`.
+
+use mint_api::VmList;
+use mint_types::MachineId;
+
+use super::*;
+
+fn id(node: u32) -> MachineId {
+    MachineId::from_random([u8::try_from(node).unwrap(); 16]).unwrap()
+}
+
+pub(super) async fn hello(State(mintd): State<Mintd>) -> Json<Value> {
+    Json(json!({
+        "version": "0", "api_version": 1, "node": mintd.here, "name": "here",
+        "machine": id(mintd.here),
+    }))
+}
+
+pub(super) async fn machine(State(mintd): State<Mintd>) -> Json<Value> {
+    let other = 3 - mintd.here;
+    let link = json!({
+        "name": "b", "machine": id(other), "via": mintd.here, "address": "192.0.2.2",
+        "subnet": "10.77.1.0/24", "is_up": true, "reason": "",
+        "nodes": [{ "id": other, "name": "far" }],
+    });
+    let links: Vec<Value> = mintd.is_linked.then_some(link).into_iter().collect();
+    Json(json!({ "id": id(mintd.here), "subnet": "10.77.0.0/24", "links": links }))
+}
+
+/// The node of the linked machine, if it is meant.
+pub(super) fn node(mintd: &Mintd, reference: &str) -> Option<Response> {
+    let other = 3 - mintd.here;
+    let is_it =
+        ["b/far".to_owned(), format!("{}/{other}", id(other))].contains(&reference.to_owned());
+    if !mintd.is_linked || !is_it {
+        return None;
+    }
+    let there =
+        NodeView { name: "b/far".into(), machine: Some(id(other)), ..view(other, mintd.here) };
+    let resources = json!({ "cpus": [], "memory": [], "devices": [] });
+    Some(Json(json!({ "node": there, "resources": resources })).into_response())
+}
+
+fn test(work: impl AsyncFnOnce(Machine)) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { work(Machine::start(true)).await });
+}
+
+#[test]
+fn guest_goes_to_a_linked_machine_is_found_there_and_comes_back() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let (here, there) = (machine.fakes[0].clone(), machine.fakes[1].clone());
+        here.others.lock().unwrap().insert("10.0.0.2".into(), there.clone());
+        there.others.lock().unwrap().insert("10.0.0.1".into(), here.clone());
+        let (done, _) = migrate(&machine, json!({ "to": "b/far" })).await;
+        let done = done.unwrap();
+        assert_eq!((done.to_name.as_str(), done.to_machine), ("b/far", Some(id(2))));
+        assert!(!here.has("web") && there.has("web"));
+        // libvirt of another machine knows no ssh key of this one's
+        let said = here.log.lock().unwrap().clone();
+        assert!(said.contains(&"qemu+tls://10.0.0.2/system tls=true".to_owned()), "{said:?}");
+        for app in &machine.apps {
+            assert_eq!(app.journal.all(), []);
+        }
+        let list: VmList = machine.client().get("/v1/vms").await.unwrap();
+        let [vm] = &list.vms[..] else { panic!("{list:?}") };
+        assert_eq!((vm.node_name.as_str(), vm.machine), ("b/node2", Some(id(2))));
+        // a machine calls itself by its id towards others
+        let to = format!("{}/1", id(1));
+        let (back, _) = migrate(&machine, json!({ "to": to })).await;
+        assert_eq!(back.unwrap().to_machine, Some(id(1)));
+        assert!(here.has("web") && !there.has("web"));
+    });
+}
+
+#[test]
+fn node_of_another_machine_with_the_same_id_is_another_node() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let departure = json!({
+            "from": 2, "from_name": "node2", "xml": xml("web"), "is_active": true, "has_job": false,
+        });
+        let peer = Client::unix(machine.folder.path().join("guestd2.sock"));
+        let ask = async |departure: &Value| {
+            peer.post::<Value>("/v1/local/arrivals", departure).await.map_err(body)
+        };
+        let refused = ask(&departure).await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::VmHere);
+        let mut other = departure.clone();
+        other["machine"] = json!(id(1));
+        ask(&other).await.unwrap();
+        // and it is named as this machine names it
+        other["is_active"] = json!(false);
+        let refused = ask(&other).await.unwrap_err();
+        assert!(refused.message.contains("does not run on b/node2"), "{refused}");
+    });
+}
