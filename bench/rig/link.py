@@ -16,12 +16,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from rig import channel as protocol
 from rig.channel import Channel, frame
 from rig.errors import CommandTimeout, MachineLost, NodeEnded
 
 PORT = 7776
+SUBNET = "10.77.0.0/24"  # of mint0, unless a machine's mint.toml names another
 # For a node that boots: mint0 gets its address from its mintd.
 CONNECT_S = 240
 # Whatever is left of that: a connection that is refused says so at once, but its command may start late on a busy host.
@@ -74,12 +76,17 @@ class Carrier:
             self._main.send(frame(protocol.KILL, self._number, b"\x09"))
 
 
-def connect_command(node: int) -> str:
+def address(node: int, subnet: str = SUBNET) -> str:
+    """A node's on mint0, whether it is there now or not."""
+    return str(ip_network(subnet)[10 + node])
+
+
+def connect_command(node: int, subnet: str) -> str:
     """For node 0's shell: input and output are those of the node's agent. Ends if there is none."""
-    address = f"10.77.0.{10 + node}"
+    to = address(node, subnet)
     # Or nc would wait for seconds, in growing steps, when the node has no address yet.
     return (
-        f"for look in $(seq 20); do ping -q -c 1 -W 0.3 {address} >/dev/null 2>&1 && exec nc {address} {PORT}; done;"
+        f"for look in $(seq 20); do ping -q -c 1 -W 0.3 {to} >/dev/null 2>&1 && exec nc {to} {PORT}; done;"
         f" echo node {node} has no address on mint0 >&2; exit 1"
     )
 
@@ -92,24 +99,24 @@ class Link:
     of: tuple[int | None, str]  # the node's boots, and node 0's boot id
 
 
-def over_mint0(main: Channel, node: int) -> Carrier:
-    """To an agent that listens there."""
-    return Carrier(main, connect_command(node))
+def over_mint0(subnet: str) -> Callable[[Channel, int], Carrier]:
+    """To agents that listen there."""
+    return lambda main, node: Carrier(main, connect_command(node, subnet))
 
 
 class Links:
     """Connections to the agents of a machine's nodes, made when they are wanted, ended with their nodes.
 
-    connect: begins one. look: says which nodes run, and in which boot, where nobody calls running().
+    connect: begins one (None: over mint0, of the default subnet). look: says which nodes run, and in which boot, where nobody calls running().
     """
 
     def __init__(
         self,
-        connect: Callable[[Channel, int], Carrier] = over_mint0,
+        connect: Callable[[Channel, int], Carrier] | None = None,
         look: Callable[[], dict[int, int]] | None = None,
         again_s: float = 0.1,
     ) -> None:
-        self._begin, self._look, self._again_s = connect, look, again_s
+        self._begin, self._look, self._again_s = connect or over_mint0(SUBNET), look, again_s
         self._links: dict[int, Link] = {}
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._boots: dict[int, int] = {}

@@ -64,7 +64,7 @@ class Ping:
         self._ahead_s = 0.0  # of its node's clock, the host's monotonic one
         self.worst_s = 0.0  # the longest time without a reply, or for one, since the quiet window
         # A session of its own: it outlives what started it.
-        node.run(f"setsid ping -D -i 0.2 -s {PING_BYTES} 10.77.0.{10 + to.number} >{self.LOG} 2>&1 </dev/null &")
+        node.run(f"setsid ping -D -i 0.2 -s {PING_BYTES} {to.machine.address(to.number)} >{self.LOG} 2>&1 </dev/null &")
         self._wait_replies(QUIET_REPLIES)
         self.quiet_s, self.worst_s = self._read(), 0.0
         self._ahead_s = time.monotonic() - self._last[0]

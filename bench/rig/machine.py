@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, emulator, markers, paths
+from rig import accel, emulator, link, markers, paths, site
 from rig.channel import Channel
 from rig.console import Console
 from rig.delay import Delays, sample
@@ -75,6 +75,13 @@ class MachineConfig:
     markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
+    subnet: str = link.SUBNET  # of mint0
+    settings: str = ""  # more lines of every node's mint.toml
+
+    def more_settings(self) -> str:
+        """What the machine's mint.toml has beside the rig's; "" leaves the disks as they are."""
+        network = "" if self.subnet == link.SUBNET else f'\n[network]\nsubnet = "{self.subnet}"\n'
+        return network + self.settings
 
     def command_line(self) -> str:
         """Node 0's kernel command line."""
@@ -139,7 +146,7 @@ class Machine:
             for n in range(NODES_WITH_CONSOLE + 1)
         ]
         self.channel: Channel | None = None
-        self.links = Links()
+        self.links = Links(link.over_mint0(config.subnet))
         self.monitor: Monitor | None = None
         self.process: subprocess.Popen | None = None
         self.trace: Recorder | None = None
@@ -148,6 +155,10 @@ class Machine:
         # Set by stop(): for those who look at the machine from threads of their own.
         self.ended = threading.Event()
         self.started_at = 0.0
+
+    def address(self, node: int) -> str:
+        """A node's on mint0, whether it is there now or not."""
+        return link.address(node, self.config.subnet)
 
     def _disks(self) -> list[str]:
         images, kind = [], "qcow2"
@@ -160,6 +171,8 @@ class Machine:
                 command = ["qemu-img", "create", "-q", "-f", "qcow2", str(image), "1G"]
             subprocess.run(command, check=True)
             images.append(image)
+        if self.config.disks and (more := self.config.more_settings()):
+            site.add_settings(images, more, paths.need(paths.DISK_BASE), paths.need(paths.RIG_LAYER))
         return [
             *disk_arguments(0, 1, "virtio-blk-pci", images[0], kind),
             *disk_arguments(1, 2, "virtio-blk-pci", images[1], kind),

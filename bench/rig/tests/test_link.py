@@ -64,7 +64,7 @@ def main():
 def port(monkeypatch):
     """Where the agent of node 1 is to listen."""
     number = free_port()
-    monkeypatch.setattr(link, "connect_command", lambda node: f"exec {sys.executable} -c '{CARRY}' {number}")
+    monkeypatch.setattr(link, "connect_command", lambda *_: f"exec {sys.executable} -c '{CARRY}' {number}")
     return number
 
 

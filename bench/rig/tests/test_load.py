@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rig import link
 from rig.delay import Delays
 from rig.guest import LINE_END
 from rig.load import LEAST_STALL_S, QUIET_REPLIES, Busy, Ping, stall_limit_s
@@ -45,6 +46,9 @@ class PlayedNode:
         self.log += "".join(reply(n, begin_s + (n - first) * every_s) for n in range(first, last + 1))
 
 
+PEER = SimpleNamespace(number=2, machine=SimpleNamespace(address=link.address))
+
+
 @pytest.fixture
 def node() -> PlayedNode:
     """It has had its quiet window."""
@@ -54,7 +58,7 @@ def node() -> PlayedNode:
 
 
 def test_ping_that_goes_on_passes(node: PlayedNode):
-    ping = Ping(node, SimpleNamespace(number=2))
+    ping = Ping(node, PEER)
     assert ping.quiet_s == pytest.approx(0.2)
     node.replies(QUIET_REPLIES + 1, 40, 102.0)
     ping.check()
@@ -69,7 +73,7 @@ def test_ping_that_stands_still_fails(node: PlayedNode):
     for late in ("gap", "answer"):
         played = PlayedNode()
         played.replies(1, QUIET_REPLIES, 100.0)
-        ping = Ping(played, SimpleNamespace(number=2))
+        ping = Ping(played, PEER)
         if late == "gap":
             played.replies(QUIET_REPLIES + 1, 20, 102.0 + LEAST_STALL_S)
         else:
@@ -80,21 +84,21 @@ def test_ping_that_stands_still_fails(node: PlayedNode):
 
 @pytest.mark.parametrize("numbers", [(11, 13), (11, 11), (13, 14)])
 def test_ping_that_loses_a_packet_fails(node: PlayedNode, numbers: tuple[int, ...]):
-    ping = Ping(node, SimpleNamespace(number=2))
+    ping = Ping(node, PEER)
     node.log += "".join(reply(number, 102.0) for number in numbers)
     with pytest.raises(AssertionError, match="lost, or twice"):
         ping.check()
 
 
 def test_ping_whose_end_is_unanswered_fails(node: PlayedNode):
-    ping = Ping(node, SimpleNamespace(number=2))
+    ping = Ping(node, PEER)
     node.log += "14 packets transmitted, 10 received, 28% packet loss\n"
     with pytest.raises(AssertionError):
         ping.check_and_end()
 
 
 def test_ping_that_the_host_kept_waiting_passes(node: PlayedNode):
-    ping = Ping(node, SimpleNamespace(number=2))
+    ping = Ping(node, PEER)
     now_s = time.monotonic()
     for at_s in range(30):
         node.machine.delays.add(now_s + at_s, {"1": float(at_s)})
