@@ -91,16 +91,16 @@ endif
 demo: images ## see it: three OS nodes on one machine, a KVM guest on each
 	@$(RIG) bench/demo.py
 
-up: images ## start the emulated server in the background
-	@$(RIG) -m rig.cli up
+up: images ## start the emulated server in the background (MACHINES=2: two, on one wire)
+	@$(RIG) -m rig.cli up $(if $(MACHINES),--machines $(MACHINES))
 
-sh: ## a shell on a node of it (NODE=n, default 0)
+sh: ## a shell on a node of it (NODE=n, default 0; of the second machine NODE=b/n)
 	@$(RIG) -m rig.cli sh $(or $(NODE),0)
 
 exec: ## run CMD='…' on NODE=n; a script that wants its exit status: bench/exec NODE COMMAND
 	@$(RIG) -m rig.cli exec $(or $(NODE),0)
 
-down: ## end the emulated server
+down: ## end the emulated server, or both
 	@$(RIG) -m rig.cli down
 
 rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)

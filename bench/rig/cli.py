@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rig by hand, behind `make up|sh|exec|down`.
 
-    up                        start a machine in the background, wait for node 0
-    sh [NODE]                 a shell on a node
+    up [--machines 2]         start a machine in the background, wait for node 0; 2: two, on one wire
+    sh [NODE]                 a shell on a node; b/1 is node 1 of the second machine
     exec NODE COMMAND         run a shell command there: its output, its status
-    down                      end the machine
+    down                      end the machines
     boot --kernel F --initrd F [--append S] [--exec COMMAND] ...
                               one machine with these, console on stdout, until its end
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -22,13 +23,15 @@ import time
 import tty
 from pathlib import Path
 
-from rig import relay
+from rig import link, relay
 from rig.channel import ERROR, OUTPUT, Channel
 from rig.errors import CommandTimeout, RigError
 from rig.machine import Machine, MachineConfig
 from rig.node import on_node
 from rig.paths import RIG, UP
+from rig.two import LETTERS, SUBNETS, at_wire, join_command
 from rig.watch import watch
+from rig.wire import Wire
 
 READY = "test -e /run/mint/ready"
 
@@ -38,11 +41,24 @@ def say(text: str) -> None:
     print(f"rig: {text}", file=sys.stderr, flush=True)
 
 
-def attach() -> Channel:
-    """Connect to the rig in the background; raises RigError if there is none."""
-    stream = relay.connect(UP)
+def up_folder(machine: int) -> Path:
+    """Of a machine in the background."""
+    return UP if machine == 0 else UP.with_name(f"{UP.name}-{LETTERS[machine]}")
+
+
+def place(word: str) -> tuple[int, int]:
+    """Which machine, and which of its nodes: 1, or b/1."""
+    letter, _, node = word.rpartition("/")
+    if letter not in ("", *LETTERS) or not node.isdecimal():
+        raise argparse.ArgumentTypeError(f"{word}: want a node's number, or b/ and the number of one of the second machine")
+    return LETTERS.index(letter or LETTERS[0]), int(node)
+
+
+def attach(machine: int = 0) -> Channel:
+    """Connect to a machine in the background; raises RigError if there is none."""
+    stream = relay.connect(up_folder(machine))
     if stream is None:
-        raise RigError("no rig runs in the background: make up")
+        raise RigError(f"no {'second machine' if machine else 'rig'} runs in the background: make up{' MACHINES=2' * machine}")
     channel = relay.client_channel(stream)
     channel.wait_ready()
     return channel
@@ -61,6 +77,8 @@ def up(options: argparse.Namespace) -> int:
     """make up"""
     if (stream := relay.connect(UP)) is not None:
         stream.close()
+        if options.machines > 1:
+            attach(1).close()
         say("runs already (make sh, make exec NODE=0 CMD='mintctl node list', make down)")
         return 0
     RIG.mkdir(parents=True, exist_ok=True)
@@ -74,34 +92,46 @@ def up(options: argparse.Namespace) -> int:
             stderr=output,
             start_new_session=True,
         )
-    say("starting the emulated server")
-    while (stream := relay.connect(UP)) is None:
-        if server.poll() is not None:
-            raise RigError(f"it did not start:\n{log.read_text(errors='replace')}")
-        time.sleep(0.1)
-    channel = relay.client_channel(stream)
-    channel.wait_ready()
-    wait_node_ready(channel)
-    say(f"node 0 is ready after {time.monotonic() - begin:.1f} s; consoles: {UP}/console.*.log")
+    say(f"starting {'the emulated server' if options.machines == 1 else 'two emulated servers'}")
+    for machine in range(options.machines):
+        folder = up_folder(machine)
+        while (stream := relay.connect(folder)) is None:
+            if server.poll() is not None:
+                raise RigError(f"it did not start:\n{log.read_text(errors='replace')}")
+            time.sleep(0.1)
+        channel = relay.client_channel(stream)
+        channel.wait_ready()
+        wait_node_ready(channel)
+        name = "node 0" if machine == 0 else f"node {LETTERS[machine]}/0"
+        say(f"{name} is ready after {time.monotonic() - begin:.1f} s; consoles: {folder}/console.*.log")
+        if options.machines > 1 and (joined := channel.start(join_command(machine)).wait()).status != 0:
+            raise RigError(f"{name} is not on the wire: {joined.err}")
     say("next: make sh | make exec NODE=0 CMD='mintctl node list' | make down")
     return 0
 
 
 def machine_words(options: argparse.Namespace) -> list[str]:
     """What `up` hands on to `serve`."""
-    return ["--flavour", options.flavour, f"--mint={options.mint}", f"--append={options.append}"]
+    words = ["--flavour", options.flavour, f"--mint={options.mint}", f"--append={options.append}"]
+    return [*words, f"--machines={options.machines}"]
 
 
 def serve(options: argparse.Namespace) -> int:
     """The process that `up` leaves in the background."""
     config = MachineConfig(UP.name, mint=options.mint, flavour=options.flavour, append=options.append)
-    with Machine(config) as machine:
-        watch(machine)
-        relay.serve(machine)
-        if not machine.alive():
-            print(machine.why_over(), flush=True)
-            return 1
-    return 0
+    configs = [config]
+    if options.machines > 1:
+        wire = Wire()
+        configs = [at_wire(config, wire, number, up_folder(number).name) for number in range(options.machines)]
+    with contextlib.ExitStack() as machines:
+        started = [machines.enter_context(Machine(each)) for each in configs]
+        for machine in started:
+            watch(machine)
+        relay.serve(*started)
+        lost = [machine.why_over() for machine in started if not machine.alive()]
+        for why in lost:
+            print(why, flush=True)
+    return 1 if lost else 0
 
 
 def down(_options: argparse.Namespace) -> int:
@@ -123,9 +153,10 @@ def run_command(options: argparse.Namespace) -> int:
     if not command:
         say("which command? make exec NODE=n CMD='…'")
         return 2
-    channel = attach()
+    machine, node = options.node
+    channel = attach(machine)
     take_input = not sys.stdin.isatty()
-    whole = on_node(options.node, command, take_input)
+    whole = on_node(node, command, take_input)
     job = channel.start(whole, limit_s=0, keep_input=take_input)
     if take_input:
         feed_from_stdin(job)
@@ -150,11 +181,12 @@ def feed_from_stdin(job) -> None:
 def shell(options: argparse.Namespace) -> int:
     """make sh"""
     term = shlex.quote(os.environ.get("TERM", "vt100"))
-    if options.node == 0:
+    machine, node = options.node
+    if node == 0:
         command = f"cd /root; TERM={term} exec bash -l"
     else:
-        command = f"TERM={term} exec ssh -t 10.77.0.{10 + options.node}"
-    channel = attach()
+        command = f"TERM={term} exec ssh -t {link.address(node, SUBNETS[machine])}"
+    channel = attach(machine)
     if not sys.stdin.isatty():
         say("no terminal here: use make exec")
         return 2
@@ -228,12 +260,14 @@ def parse(words: list[str]) -> argparse.Namespace:
         command.add_argument("--flavour", default="mint", help="of node 0's kernel")
         command.add_argument("--mint", default=MachineConfig.mint, help="'' boots without mint=")
         command.add_argument("--append", default="", help="more of the kernel's command line")
+        if name != "boot":
+            command.add_argument("--machines", type=int, choices=(1, 2), default=1, help="2: on one wire")
         command.set_defaults(function=function)
     command = commands.add_parser("sh")
-    command.add_argument("node", type=int, nargs="?", default=0)
+    command.add_argument("node", type=place, nargs="?", default="0", help="1; b/1 is one of the second machine")
     command.set_defaults(function=shell)
     command = commands.add_parser("exec")
-    command.add_argument("node", type=int)
+    command.add_argument("node", type=place, help="1; b/1 is one of the second machine")
     command.add_argument("command", nargs="?", help="default: the environment's CMD")
     command.set_defaults(function=run_command)
     command = commands.choices["boot"]

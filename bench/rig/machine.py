@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, emulator, link, markers, paths, site
+from rig import accel, emulator, link, markers, paths, site, wire
 from rig.channel import Channel
 from rig.console import Console
 from rig.delay import Delays, sample
@@ -75,6 +75,8 @@ class MachineConfig:
     markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
+    number: int = 0  # of several machines on one wire: their cards' addresses differ
+    wire: socket.socket | None = None  # to another machine: an end of a rig.wire.Wire
     subnet: str = link.SUBNET  # of mint0
     settings: str = ""  # more lines of every node's mint.toml
 
@@ -103,13 +105,13 @@ def disk_arguments(index: int, bus: int, device: str, image: Path, kind: str) ->
     ]  # fmt: skip
 
 
-def card_arguments(index: int, bus: int, device: str) -> list[str]:
+def card_arguments(index: int, bus: int, device: str, machine: int = 0) -> list[str]:
     """One network card behind its own root port; all are on one wire (hub 0)."""
     return [
         *port(bus),
         "-netdev", f"hubport,id=nic{index},hubid=0",
         # No option ROM: the firmware would run its network boot.
-        "-device", f"{device},netdev=nic{index},bus=rp{bus},mac=52:54:00:4d:00:{index:02x},romfile=",
+        "-device", f"{device},netdev=nic{index},bus=rp{bus},mac=52:54:00:4d:{machine:02x}:{index:02x},romfile=",
     ]  # fmt: skip
 
 
@@ -222,9 +224,10 @@ class Machine:
             "-initrd", str(paths.need(config.initrd or paths.NODE_INITRD)),
             "-append", config.command_line(),
             *self._disks(),
-            *card_arguments(0, 4, "virtio-net-pci"),
-            *card_arguments(1, 5, "virtio-net-pci"),
-            *card_arguments(2, 6, "e1000e"),
+            *card_arguments(0, 4, "virtio-net-pci", config.number),
+            *card_arguments(1, 5, "virtio-net-pci", config.number),
+            *card_arguments(2, 6, "e1000e", config.number),
+            *(wire.arguments(config.wire) if config.wire else []),
             *self._serial(channel_fd),
             *trace,
             *(markers.plugin_arguments(self.folder / MARKERS) if config.markers else []),
@@ -244,6 +247,10 @@ class Machine:
         monitor, monitor_qemu = socket.socketpair()
         command = self.arguments(channel_qemu.fileno(), monitor_qemu.fileno())
         (self.folder / "qemu.command").write_text("\n".join(command) + "\n")
+        handed_over = [channel_qemu, monitor_qemu]
+        if self.config.wire:
+            wire.drain(self.config.wire)
+            handed_over.append(self.config.wire)
         with (self.folder / "qemu.log").open("wb") as log:
             self.process = subprocess.Popen(
                 # QEMU must not outlive the test program, however that ends.
@@ -252,7 +259,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(channel_qemu.fileno(), monitor_qemu.fileno()),
+                pass_fds=[stream.fileno() for stream in handed_over],
                 start_new_session=True,
             )
         self.started_at = time.monotonic()

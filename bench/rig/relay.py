@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rig in the background: keeps a machine and lets other processes use its
-exec channel (`make up`, `make exec`).
+"""A rig in the background: keeps machines and lets other processes use their
+exec channels (`make up`, `make exec`).
 
-Clients connect to a Unix socket and speak the agent's protocol; job numbers
-are translated. One more frame, QUIT, ends the machine.
+Clients connect to a machine's Unix socket and speak the agent's protocol; job numbers
+are translated. One more frame, QUIT, ends all machines.
 """
 
 import contextlib
@@ -97,9 +97,9 @@ class Forward:
             self._client.send(frame(kind, self._job, payload, flags))
 
 
-def serve(machine: Machine) -> None:
-    """Run the relay of a started machine until QUIT or the machine's end."""
-    over = threading.Event()
+@contextlib.contextmanager
+def listening(machine: Machine, quit_asked: threading.Event):
+    """Clients of a machine are served meanwhile."""
     with short_path(machine.folder) as path, socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
@@ -110,13 +110,22 @@ def serve(machine: Machine) -> None:
                     stream, _ = server.accept()
                 except OSError:
                     return
-                client = Client(stream, machine, over)
+                client = Client(stream, machine, quit_asked)
                 threading.Thread(target=client.serve, daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        while not over.wait(0.5) and machine.alive():
-            pass
+        yield
     (machine.folder / SOCKET).unlink(missing_ok=True)
+
+
+def serve(*machines: Machine) -> None:
+    """Run the relays of started machines until QUIT, or the end of the last machine."""
+    over = threading.Event()
+    with contextlib.ExitStack() as relays:
+        for machine in machines:
+            relays.enter_context(listening(machine, over))
+        while not over.wait(0.5) and any(machine.alive() for machine in machines):
+            pass
 
 
 def client_channel(stream: socket.socket) -> Channel:

@@ -57,9 +57,17 @@ class Server:
         """Node number, whether it exists now or not."""
         return Node(self.machine, number)
 
+    def address(self, number: int) -> str:
+        """A node's on mint0, whether it is there now or not."""
+        return self.machine.address(number)
+
     def start(self, libvirt: bool = True) -> "Server":
         """Start the machine, wait for node 0's services; without libvirt for its mintd alone, if it has Mint."""
         self.machine.start()
+        return self.wait_started(libvirt)
+
+    def wait_started(self, libvirt: bool = True) -> "Server":
+        """The rest of start(), of a machine that has been started; ends it if that fails."""
         try:
             watch(self.machine)
             self.machine.channel.wait_ready(READY_LIMIT_S * SLOWNESS)

@@ -27,6 +27,7 @@ from rig.machine import APIC_IDS, MachineConfig, card_arguments
 from rig.paths import RIG
 from rig.reports import reports_in
 from rig.server import Server
+from rig.two import TwoMachines
 
 FAILED = RIG / "failed"
 
@@ -36,6 +37,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._shared: Server | None = None
+        self._two: TwoMachines | None = None
         self._count = 0
         self.doubtful = False  # a test failed: its machine is not worth checking or keeping
         self.left: Ledger | None = None  # the shared machine's, as the last test left it; None: not known
@@ -46,6 +48,7 @@ class Pool:
         lost or given up."""
         if self._shared is None or self.doubtful or not self._shared.machine.alive():
             self.give_up()
+            self.stop_two()
             self._shared = self.start(MachineConfig("shared", extra=tuple(card_arguments(3, 8, "igb"))))
         return self._shared
 
@@ -55,6 +58,25 @@ class Pool:
         server = Server(replace(config, name=f"{self._count:02}-{config.name}"))
         self.running.append(server)
         return server.start(libvirt=False)
+
+    def two(self) -> TwoMachines:
+        """Two machines on one wire, shared by the tests that want them, which are none that want the one above; new
+        ones if the last were lost or given up."""
+        if self._two is None or self.doubtful or not all(server.machine.alive() for server in self._two.servers):
+            self.give_up()
+            self.stop_two()
+            self._count += 1
+            self._two = TwoMachines(MachineConfig("two"), (f"{self._count:02}-a", f"{self._count:02}-b"))
+            self.running += self._two.servers
+            self._two.start(libvirt=False)
+        return self._two
+
+    def stop_two(self) -> None:
+        """End the two machines, if there are any."""
+        if self._two is not None:
+            self._two.stop()
+            self.running = [server for server in self.running if server not in self._two.servers]
+            self._two = None
 
     def stop(self, server: Server) -> None:
         """End one machine."""
@@ -71,6 +93,7 @@ class Pool:
 
     def stop_all(self) -> None:
         """End every machine."""
+        self.stop_two()
         for server in list(self.running):
             self.stop(server)
         self._shared = None
@@ -112,14 +135,29 @@ def unchanged(pool: Pool, server: Server) -> Iterator[None]:
     assert not before.moving(), f"being moved before the test began: {before.moving()}"
     pool.left = None
     yield
-    if pool.doubtful:
-        return
+    if not pool.doubtful:
+        pool.left = assert_unchanged(before, server)
+
+
+def assert_unchanged(before: Ledger, server: Server) -> Ledger:
+    """The ledger is the same as before, and no kernel complained; gives it."""
     after = server.ledger()
     assert not after.moving(), f"still being moved after the test: {after.moving()}"
     changed = before.difference(after)
     assert not changed, "the ledger changed:\n" + "\n".join(changed)
     assert not (found := reports(server)), "kernels complained:\n" + "\n".join(found)
-    pool.left = after
+    return after
+
+
+@pytest.fixture
+def two_machines(pool: Pool) -> Iterator[TwoMachines]:
+    """Two machines on one wire, node 0 alone on each, with an address there; left so."""
+    two = pool.two()
+    before = [server.ledger() for server in two.servers]
+    yield two
+    if not pool.doubtful:
+        for ledger, server in zip(before, two.servers, strict=True):
+            assert_unchanged(ledger, server)
 
 
 @pytest.fixture
@@ -207,8 +245,8 @@ def own_machine(pool: Pool):
     assert not found, "kernels complained:\n" + "\n".join(found)
 
 
-# Machines of their own first, then the shared one: with node 0 only, with the pair, with the pair under load.
-ORDER = ("own_machine", "bare", "pair", "busy_peers", "worn_peers", "worn", "worn_out")
+# Machines of their own first, then two, then the shared one: with node 0 only, with the pair, with the pair under load.
+ORDER = ("own_machine", "two_machines", "bare", "pair", "busy_peers", "worn_peers", "worn", "worn_out")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
