@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from rig.echo import address, echoes, wait_echoes
 from rig.guest import Guest, guests
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
@@ -32,34 +33,12 @@ def own_mac(number: int) -> str:
     return f"02:4d:49:4e:54:{number:02x}"
 
 
-def address(guest: Guest) -> str:
-    """What it has been given, from its console."""
-    return re.search(r"eth0 ([\d.]+)/16", guest.wait_line("mint-guest: eth0"))[1]
-
-
 def address6(guest: Guest) -> ipaddress.IPv6Address:
     """What a guest makes of its MAC and the prefix (RFC 4291, appendix A)."""
     mac = re.search(r"mac address='([^']*)'", guest.node.out(f"virsh dumpxml {guest.name}"))[1]
     octets = bytearray.fromhex(mac.replace(":", ""))
     octets[0] ^= 2
     return NETWORK6[int.from_bytes(octets[:3] + b"\xff\xfe" + octets[3:], "big")]
-
-
-def echoes(guest: Guest) -> tuple[int, float]:
-    """How many replies a guest has had over its connection, all as they should be; the longest time of one, in s."""
-    # not yet there, or just being written
-    shown, status = guest.shell('until read n gap </tmp/echo && [ "$gap" ]; do sleep 0.2; done; echo "$n $gap"', 120)
-    assert status == 0, shown
-    number, hundredths = re.findall(r"(?m)^(\d+) (\d+)$", shown)[-1]
-    assert "echo FAIL" not in guest.log()
-    return int(number), int(hundredths) / 100
-
-
-def wait_echoes(guest: Guest, more: int = 10) -> tuple[int, float]:
-    """Wait until that many more numbers have gone there and back."""
-    goal = echoes(guest)[0] + more
-    guest.shell(f"until read n gap </tmp/echo && [ $n -ge {goal} ]; do sleep 0.2; done", 120)
-    return echoes(guest)
 
 
 def test_guest_keeps_its_address_and_its_connection_on_every_node(pair: Server):

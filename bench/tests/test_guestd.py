@@ -327,15 +327,16 @@ def test_node_is_not_ended_while_a_guest_has_no_other_place(pair: Server):
 
 
 def test_plain_virsh_migrate_gets_pins_of_the_other_node(pair: Server):
-    """virsh migrate of a guest that is pinned to node 1's second CPU, which node 2 has not: libvirt's hook gives it one
-    that is there."""
+    """virsh migrate over TLS of a guest that is pinned to node 1's second CPU, which node 2 has not: libvirt's hook gives
+    it one that is there."""
     with Guest(pair.one, "plain") as here, Guest(pair.two, "plain") as there:
         here.start("--no-disk --no-network --pin 1")
         assert domain_cpus(pair.one, "plain") == ["1"] and pair.two.out("nproc").strip() == "1"
         here.wait_ticks(2)
         ticks = here.ticks()
         pair.two.run(f"rm -f {there.log_path}")
-        pair.one.run("virsh migrate --live --p2p plain qemu+ssh://node2/system", 240)
+        pair.one.run("virsh migrate --live --p2p --tls plain qemu+tls://node2/system", 240)
+        assert pair.zero.out("virsh -c qemu+tls://node2/system -q list --name").split() == ["plain"]
         assert running_on(pair, "plain") == [2] and domain_cpus(pair.two, "plain") == ["0"]
         there.wait_ticks(2)
         assert there.counter()[0][0] > ticks and "mint-guest: up" not in there.log()

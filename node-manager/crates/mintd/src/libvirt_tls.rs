@@ -86,9 +86,11 @@ pub(crate) fn install(
         write_atomic(&path, all.as_bytes(), 0o644)?;
         is_news = true;
     }
-    for (link, file) in LINKS {
-        let target = Path::new("/").join(FOLDER).join(file);
-        place(&root.join(link), &target)?;
+    if is_news {
+        for (link, file) in LINKS {
+            let target = Path::new("/").join(FOLDER).join(file);
+            place(&root.join(link), &target)?;
+        }
     }
     Ok(is_news)
 }

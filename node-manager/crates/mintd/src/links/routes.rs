@@ -10,11 +10,14 @@ use mint_api::Link;
 use mint_node::config::Network;
 use mint_types::NodeId;
 use serde::Deserialize;
+use tracing::warn;
 
 use crate::network::{NetworkError, ip};
 
 /// Marks routes that are ours (ip-route(8), `proto`).
 const PROTOCOL: &str = "178";
+
+const FORWARDS: &str = "proc/sys/net/ipv4/ip_forward";
 
 /// The wire to another machine.
 pub(super) struct Wire {
@@ -91,6 +94,12 @@ pub(super) fn set(
         return Ok(());
     }
     let mut first = Ok(());
+    if links.iter().any(|link| link.view.via == here) {
+        // what other nodes say to linked machines goes through this one
+        if let Err(error) = fs::write(root.join(FORWARDS), "1\n") {
+            warn!(%error, "other nodes of this machine do not reach linked ones");
+        }
+    }
     let wanted: BTreeSet<String> = links.iter().map(|link| link.view.subnet.to_string()).collect();
     for route in parse(&ip(&["-json", "route", "show", "proto", PROTOCOL])?) {
         if !wanted.contains(&route.dst) {
