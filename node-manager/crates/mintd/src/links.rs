@@ -17,12 +17,14 @@ pub(crate) mod watch;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mint_api::{Link, MachineNews};
-use mint_types::{MachineId, NodeId};
+use mint_api::{ErrorBody, Link, MachineNews};
+use mint_node::config::Network;
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode};
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -188,6 +190,19 @@ fn down(mut link: Link, reason: &str) -> Link {
     link.view.is_up = false;
     link.view.reason = reason.to_owned();
     link
+}
+
+/// Where a linked machine's node is.
+pub(crate) fn address(link: &Link, node: NodeId) -> Ipv4Addr {
+    Network { subnet: link.view.subnet, ..Network::default() }.address(node)
+}
+
+/// There is no such machine.
+pub(crate) fn no_link(name: &str) -> ErrorBody {
+    let text = format!("this machine is linked with no machine {name}");
+    let refusal = Refusal::new(RefusalCode::MachineAbsent, format_args!("machine {name}"), text)
+        .hint("mintctl machine show lists those that it is linked with");
+    ErrorBody::refused(vec![refusal])
 }
 
 #[cfg(test)]

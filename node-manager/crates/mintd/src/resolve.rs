@@ -5,7 +5,7 @@ use mint_api::{ErrorBody, Link};
 use mint_types::{MachineId, NodeId, NodeName, NodeStatus, Refusal, RefusalCode};
 
 use crate::app::App;
-use crate::links::handlers::no_link;
+use crate::links::no_link;
 
 /// Where a node is.
 #[derive(Debug)]

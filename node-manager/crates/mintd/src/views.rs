@@ -12,7 +12,7 @@ use mint_plan::Inventory;
 use mint_types::{Kind, NodeId, NodeState, NodeStatus, ResState, Resource};
 
 use crate::app::App;
-use crate::links::watch::address;
+use crate::links::address;
 use crate::peer_clients::peer_error;
 use crate::resolve::{Place, place};
 

@@ -13,7 +13,7 @@ use mint_serve::Failure;
 use mint_types::{NODE_MAX, Refusal, RefusalCode};
 use serde_json::{Value, json};
 
-use super::{routes, watch};
+use super::{no_link, routes, watch};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::handlers::{Shared, parse};
@@ -179,14 +179,6 @@ async fn unlink(State(app): Shared, Path(name): Path<String>) -> Result<Json<Val
     let path = format!("/v1/machine/links/{}/remove", link.view.name);
     let answer = client.post::<Value>(&path, &json!({})).await;
     Ok(Json(answer.map_err(crate::peer_clients::peer_error)?))
-}
-
-/// There is no such machine.
-pub(crate) fn no_link(name: &str) -> ErrorBody {
-    let text = format!("this machine is linked with no machine {name}");
-    let refusal = Refusal::new(RefusalCode::MachineAbsent, format_args!("machine {name}"), text)
-        .hint("mintctl machine show lists those that it is linked with");
-    ErrorBody::refused(vec![refusal])
 }
 
 async fn news(State(app): Shared) -> Result<Json<MachineNews>, Failure> {

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{Link, Links, MachineNews};
-use mint_types::NodeId;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::routes;
+use super::{address, routes};
 use crate::app::App;
 use crate::libvirt_tls::{self, Node};
 use crate::nodes::refresh_names;
@@ -185,13 +184,4 @@ async fn ends(app: &Arc<App>, set: &mut Set) {
         Ok(Err(error)) => debug!(%error, "no mint-kvm-config here"),
         Err(_) => {}
     }
-}
-
-/// Where a linked machine's node is.
-pub(crate) fn address(link: &Link, node: NodeId) -> std::net::Ipv4Addr {
-    let network = mint_node::config::Network {
-        subnet: link.view.subnet,
-        ..mint_node::config::Network::default()
-    };
-    network.address(node)
 }
