@@ -106,7 +106,10 @@ pub(crate) fn has_guests(
     let label = inventory.label(inventory.info.node);
     let text = format!("{key} of {label} has {} pinned to it", pinned.join(", "));
     let refusal = Refusal::new(RefusalCode::CpuPinned, key, text).owned_by(label);
-    Some(refusal.hint("give that vCPU other cores there (virsh vcpupin), or choose another core"))
+    Some(refusal.hint(
+        "give that vCPU other cores there (virsh vcpupin; mintctl node resize --evacuate does it), \
+         or choose another core",
+    ))
 }
 
 /// The kernel's own refusal in our words.

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use mint_ops::{Cancelled, Intent, JournalError, Op};
 use mint_sys::SysError;
-use mint_types::{Bdf, Gift, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step};
+use mint_types::{
+    Bdf, Gift, HolderKind, Kind, NodeId, NodeStatus, Refusal, ResState, ResourceKey, Step,
+};
 use tracing::{info, warn};
 
 use crate::facts::refused_by_kernel;
@@ -392,7 +394,13 @@ impl Applier<'_> {
         let mut refusal = refused_by_kernel(key, &label, &error);
         if let Some(pages) = pages {
             if let Some(holder) = pages.holders.first() {
-                refusal = refusal.hint(format_args!("end {holder}, or choose another one"));
+                refusal = refusal.hint(match holder.what {
+                    HolderKind::Guest => format!(
+                        "end {holder}, move it away first (mintctl vm migrate, node resize \
+                         --evacuate), or choose another one"
+                    ),
+                    _ => format!("end {holder}, or choose another one"),
+                });
             }
             refusal = refusal.with_pages(pages);
         }

@@ -19,7 +19,7 @@ use mint_plan::Planner;
 use mint_types::{
     Asker, Bdf, BlockPages, Gift, HolderKind, Kind, NodeId, NodeName, NodeSpec, NodeState,
     OperationKind, PageHolder, PageKind, PagesOfKind, RefusalCode, ResState, ResizeSpec,
-    ResourceKey, Step,
+    ResourceKey, Step, Taken,
 };
 
 use self::planner::Images;

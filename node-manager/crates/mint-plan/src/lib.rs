@@ -9,6 +9,7 @@ mod memory;
 mod planner;
 mod refusals;
 mod resize;
+mod taken;
 
 pub use describe::{describe, progress};
 pub use facts::Facts;
@@ -16,3 +17,4 @@ pub use inventory::Inventory;
 pub use memory::choose_blocks;
 pub use planner::Planner;
 pub use refusals::{being_moved, boot_core, busy, not_movable};
+pub use taken::taken;

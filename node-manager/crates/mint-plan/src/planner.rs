@@ -25,6 +25,8 @@ pub struct Planner<'a> {
     pub stay: BTreeSet<ResourceKey>,
     /// What owners have said for this plan: a resource is asked for once.
     pub answers: RefCell<BTreeMap<(ResourceKey, NodeId), Result<(), Refusal>>>,
+    /// Guests get other cores than those that go: that some are pinned there is no refusal.
+    pub repins: bool,
 }
 
 /// A plan as it grows.
@@ -41,7 +43,8 @@ pub(crate) struct Draft {
 impl<'a> Planner<'a> {
     /// One that knows nothing yet of what stays.
     pub fn new(inventory: &'a Inventory, facts: &'a dyn Facts) -> Self {
-        Self { inventory, facts, stay: BTreeSet::new(), answers: RefCell::default() }
+        let (stay, answers) = (BTreeSet::new(), RefCell::default());
+        Self { inventory, facts, stay, answers, repins: false }
     }
 }
 
@@ -342,12 +345,9 @@ impl Planner<'_> {
                 draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
             }
             (ResState::Owned, Some(owner)) if draft.donors.contains(&owner) => {
-                // of memory, only the try shows it: the likely blocks were chosen already
-                if key.kind != Kind::Memory {
-                    if let Err(refusal) = self.can_release(key, owner) {
-                        draft.refusals.push(refusal);
-                        return;
-                    }
+                if let Some(refusal) = self.stays(key, owner) {
+                    draft.refusals.push(refusal);
+                    return;
                 }
                 draft.steps.push(Step::Release { key, node: owner, driver });
                 draft.steps.push(Step::Claim { key, node: draft.node, driver: None });
@@ -436,7 +436,17 @@ impl Planner<'_> {
         self.answers.borrow()[&(key, owner)].clone()
     }
 
-    /// The same for several, each owner at once.
+    /// Why a resource that was chosen cannot go after all.
+    pub(crate) fn stays(&self, key: ResourceKey, owner: NodeId) -> Option<Refusal> {
+        // of memory, only the try shows it: the likely blocks were chosen already
+        if key.kind == Kind::Memory {
+            return None;
+        }
+        let refusal = self.can_release(key, owner).err();
+        refusal.filter(|why| !(self.repins && why.code == RefusalCode::CpuPinned))
+    }
+
+    /// Asks for several, each owner at once.
     fn ask_owners(&self, all: &[&Resource]) {
         let mut keys: BTreeMap<NodeId, Vec<ResourceKey>> = BTreeMap::new();
         for one in all {

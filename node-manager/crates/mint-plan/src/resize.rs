@@ -274,12 +274,9 @@ impl Planner<'_> {
             }
             driver = self.facts.driver(bdf);
         }
-        // of memory, only the try shows it: the likely blocks were chosen already
-        if key.kind != Kind::Memory {
-            if let Err(refusal) = self.can_release(key, node) {
-                draft.refusals.push(refusal);
-                return;
-            }
+        if let Some(refusal) = self.stays(key, node) {
+            draft.refusals.push(refusal);
+            return;
         }
         draft.steps.push(Step::Release { key, node, driver });
         if let Some(taker) = taker {

@@ -11,11 +11,13 @@ mod memory;
 mod node;
 mod operation;
 mod pages;
+mod pin;
 mod plan;
 mod refusal;
 mod resize;
 mod resource;
 mod route;
+mod taken;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
@@ -26,6 +28,7 @@ pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, par
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use operation::{Asker, OperationId, OperationKind, OperationState};
 pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};
+pub use pin::{GuestThread, PinChange};
 pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};
 pub use resize::{CpuChange, MemoryChange, ParseChangeError, ResizeSpec};
@@ -33,3 +36,4 @@ pub use resource::{
     Gift, Kind, MachineInfo, ResState, Resource, ResourceFlags, ResourceKey, is_driver_name,
 };
 pub use route::default_route_interfaces;
+pub use taken::Taken;

@@ -298,7 +298,12 @@ fn block_that_stays_is_told_with_what_is_in_it() {
         "memory block 3 of node 0 cannot be released: the memory holds pages that cannot be \
          migrated (EBUSY); node 0 owns it now; in it: 8K of page tables; held by guest demo (process 8): 8K"
     );
-    assert_eq!(told.hint, "end guest demo (process 8), or choose another one");
+    assert!(
+        told.hint.starts_with("end guest demo (process 8), move it away first"),
+        "{}",
+        told.hint
+    );
+    assert!(told.hint.contains("--evacuate"), "{}", told.hint);
     assert_eq!(told.pages.unwrap().kinds[0].kind, PageKind::PageTables);
     // a kernel that does not tell
     let told = refusal(4);
@@ -321,9 +326,42 @@ fn core_that_a_guest_is_pinned_to_stays() {
         OpError::Refused(refusals) => {
             assert_eq!(refusals[0].code, RefusalCode::CpuPinned);
             assert!(refusals[0].message.contains("guest demo"), "{}", refusals[0].message);
+            assert!(refusals[0].hint.contains("--evacuate"), "{}", refusals[0].hint);
         }
         other => panic!("{other}"),
     }
     assert!(nodes.release_here(&[ResourceKey::cpu(5)], &|| true).is_err());
+    assert_eq!(fake.ledger(), before);
+}
+
+#[test]
+fn plan_tells_what_running_nodes_lose_also_of_cores_that_guests_are_pinned_to() {
+    let (images, folder) = (Images::new(), tempfile::tempdir().unwrap());
+    let fake = Arc::new(FakeMachine::new());
+    let nodes = running_web(&images, &fake, folder.path());
+    let before = fake.ledger();
+    let apic_id = |cpu| {
+        let inventory = nodes.inventory().unwrap();
+        inventory.find(ResourceKey::cpu(cpu)).unwrap().hw_id
+    };
+    // of node 0's: the core that nobody is pinned to goes first
+    fake.pin_guest(5);
+    let plan = |spec: ResizeSpec| nodes.plan_resize("web", &spec).map(|(_, taken)| taken);
+    let zero = |apic_ids| vec![Taken { node: NodeId::ZERO, apic_ids, memory_bytes: 0 }];
+    let more = |count: &str| with(|spec| spec.cpus = Some(count.parse().unwrap()));
+    assert_eq!(plan(more("+1")).unwrap(), zero(vec![apic_id(2)]));
+    assert_eq!(plan(more("2-5")).unwrap(), zero(vec![apic_id(2), apic_id(5)]));
+    // of its own: a core, and less memory than it gives up, as some comes
+    let own = with(|spec| {
+        spec.cpus = Some("-1".parse().unwrap());
+        spec.memory = ["-384M", "+128M"].map(|text| text.parse().unwrap()).to_vec();
+    });
+    let taken = plan(own).unwrap();
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert_eq!((taken[0].node, taken[0].memory_bytes), (one(), 256 << 20));
+    assert_eq!(taken[0].apic_ids.len(), 1);
+    // what else stands in the way still does
+    let refused = plan(more("+9")).unwrap_err();
+    assert!(matches!(&refused, OpError::Refused(why) if why[0].code == RefusalCode::CpuShort));
     assert_eq!(fake.ledger(), before);
 }
