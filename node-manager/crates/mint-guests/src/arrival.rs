@@ -14,7 +14,7 @@ use crate::landing::{HostCpus, land};
 use crate::xml::POOL;
 
 /// What QEMU needs beside its guest's memory: its own, page tables, the migration's buffers.
-const OVERHEAD_BYTES: u64 = 64 << 20;
+pub(crate) const OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// A guest that is to leave its host, as that host tells it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,7 +8,8 @@
 //!                                        |--bridge, ethernet, vxlan--> steps for ip
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
-//! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp` and `seed` are pure. `facts` reads the
+//! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
+//! `landing`, `repin` and `room` are pure. `facts` reads the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -26,6 +27,8 @@ pub mod failure;
 pub mod guest;
 pub mod hook;
 pub mod landing;
+pub mod repin;
+pub mod room;
 pub mod seed;
 pub mod settings;
 pub mod setup;
