@@ -2,7 +2,7 @@
 //! Guests of nodes: requests and replies of `/v1/vms…`. Sizes are bytes; times say their
 //! unit. `mint-guestd` answers them; `mintd` passes them on.
 
-use mint_types::{MachineId, NodeId};
+use mint_types::{MachineId, NodeId, PinChange, Taken};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -145,7 +145,7 @@ pub struct MigrateRequest {
     pub post_copy_after_s: Option<u64>,
 }
 
-/// All guests that run on a node are to go to others.
+/// Guests that run on a node are to go to others: all of them, or those in the way of something.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvacuateRequest {
@@ -159,6 +159,10 @@ pub struct EvacuateRequest {
     pub parallel: Option<u32>,
     /// See [`MigrateRequest::post_copy_after_s`].
     pub post_copy_after_s: Option<u64>,
+    /// The node loses that: guests that use its cores get others of the node, and as many go as
+    /// have no memory there afterwards. Nothing: all go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Taken>,
 }
 
 /// A node without its guests, or the plan of it.
@@ -167,8 +171,43 @@ pub struct EvacuateResult {
     /// Id of the node.
     #[schema(value_type = u32)]
     pub node: NodeId,
-    /// Its guests, in the order in which they go.
+    /// Guests that go, in their order.
     pub vms: Vec<MigrateResult>,
+    /// Guests that stay, with other CPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repinned: Vec<VmPins>,
+}
+
+/// Other CPUs for a guest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VmPins {
+    /// The guest's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// For each of its threads that gets others.
+    #[schema(value_type = Vec<Object>)]
+    pub changes: Vec<PinChange>,
+}
+
+/// Guests of a node get CPUs: of each thread those that are said now, whatever it had.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PinRequest {
+    /// Which, and what they get.
+    pub vms: Vec<VmPins>,
+}
+
+/// What a resize would do if guests were in nobody's way.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ResizePlan {
+    /// Steps, in words.
+    pub steps: Vec<String>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    /// What nodes that run lose.
+    pub taken: Vec<Taken>,
 }
 
 /// A disk that is copied with its guest.

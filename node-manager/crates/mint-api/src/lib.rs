@@ -32,8 +32,8 @@ pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
     DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, ImportRequest,
-    MigrateFigures, MigrateRequest, MigrateResult, SilentNode, UPLOAD_FOLDER, VmList, VmVerb,
-    VmView, vm_path,
+    MigrateFigures, MigrateRequest, MigrateResult, PinRequest, ResizePlan, SilentNode,
+    UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
 };
 pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,

@@ -6,22 +6,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, Line, MigrateRequest, NodeView,
+    ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, Line, MigrateRequest, MigrateResult,
+    NodeView,
 };
-use mint_guests::arrival::{Departure, Plan};
+use mint_guests::arrival::Plan;
 use mint_serve::lines::Lines;
 use mint_types::{NodeId, NodeState, Refusal, RefusalCode};
 use serde_json::json;
 
 use crate::app::App;
+use crate::hypervisor::{GuestFacts, Leaving};
 use crate::migrate::{depart, plan, prepare};
 
-/// Where each guest goes.
+/// Where guests go.
 #[derive(Debug)]
 pub(crate) struct Places {
-    here: NodeView,
+    pub here: NodeView,
     /// UUID, name, and where to; the guest with the most memory first.
-    all: Vec<(String, String, NodeView)>,
+    pub all: Vec<(String, String, NodeView)>,
 }
 
 /// Gives each guest that runs here a place on another node. Changes nothing.
@@ -29,64 +31,98 @@ pub(crate) struct Places {
 /// # Errors
 /// With every reason of every node against each guest that has no place.
 pub(crate) async fn places(app: &Arc<App>) -> Result<Places, ErrorBody> {
-    let (own, others): (Vec<_>, Vec<_>) =
-        app.nodes().await?.into_iter().partition(|node| node.is_self);
-    let here = own.into_iter().next();
-    let here = here.ok_or_else(|| ErrorBody::new(ErrorCode::Failed, "mintd does not know us"))?;
-    let others: Vec<NodeView> =
-        others.into_iter().filter(|node| node.state == NodeState::Running).collect();
-    let mut guests = app.ask(|hypervisor| hypervisor.guests()).await?;
-    guests.retain(|guest| guest.active);
-    guests.sort_by_key(|guest| std::cmp::Reverse(guest.memory_bytes));
-    let mut taken: BTreeMap<NodeId, u64> = BTreeMap::new();
+    let mut search = Search::begin(app).await?;
     let (mut all, mut refusals) = (Vec::new(), Vec::new());
-    for guest in guests {
+    for guest in running(app).await? {
         let uuid = guest.uuid.clone();
         let leaving = app.ask(move |hypervisor| hypervisor.leaving(&uuid)).await?;
-        let departure = depart(app, &here, leaving).await?;
-        match place(app, &departure, &others, &taken).await? {
-            Ok((node, bytes)) => {
-                *taken.entry(node.id).or_default() += bytes;
-                all.push((guest.uuid, guest.name, node));
-            }
+        match search.place(app, leaving).await? {
+            Ok(node) => all.push((guest.uuid, guest.name, node)),
             Err(why) => refusals.extend(why),
         }
     }
+    let here = search.here;
     if refusals.is_empty() { Ok(Places { here, all }) } else { Err(ErrorBody::refused(refusals)) }
 }
 
-/// The node that has the most memory left for the guest, and what it takes of it; or why none
-/// can have it.
-async fn place(
-    app: &App,
-    departure: &Departure,
-    others: &[NodeView],
-    taken: &BTreeMap<NodeId, u64>,
-) -> Result<Result<(NodeView, u64), Vec<Refusal>>, ErrorBody> {
-    let mut best: Option<(u64, u64, &NodeView)> = None;
-    let mut refusals = Vec::new();
-    for node in others {
-        let plan: Plan = match plan(app, departure, node).await {
-            Ok(plan) => plan,
-            Err(error) if error.code == ErrorCode::PlanRefused => {
-                refusals.extend(error.refusals);
-                continue;
+/// Guests that run here, the one with the most memory first.
+///
+/// # Errors
+/// When libvirt does not answer.
+pub(crate) async fn running(app: &App) -> Result<Vec<GuestFacts>, ErrorBody> {
+    let mut guests = app.ask(|hypervisor| hypervisor.guests()).await?;
+    guests.retain(|guest| guest.active);
+    guests.sort_by_key(|guest| std::cmp::Reverse(guest.memory_bytes));
+    Ok(guests)
+}
+
+/// A search for places on other nodes, one guest after the other.
+pub(crate) struct Search {
+    pub here: NodeView,
+    others: Vec<NodeView>,
+    /// Memory that guests with a place will take.
+    taken: BTreeMap<NodeId, u64>,
+}
+
+impl Search {
+    /// Among the nodes that run.
+    ///
+    /// # Errors
+    /// When mintd does not answer.
+    pub async fn begin(app: &App) -> Result<Self, ErrorBody> {
+        let (own, others): (Vec<_>, Vec<_>) =
+            app.nodes().await?.into_iter().partition(|node| node.is_self);
+        let here = own.into_iter().next();
+        let here =
+            here.ok_or_else(|| ErrorBody::new(ErrorCode::Failed, "mintd does not know us"))?;
+        let others: Vec<NodeView> =
+            others.into_iter().filter(|node| node.state == NodeState::Running).collect();
+        Ok(Self { here, others, taken: BTreeMap::new() })
+    }
+
+    /// The node that has the most memory left for the guest; or why none can have it.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub async fn place(
+        &mut self,
+        app: &App,
+        leaving: Leaving,
+    ) -> Result<Result<NodeView, Vec<Refusal>>, ErrorBody> {
+        let name = leaving.guest.name.clone();
+        let departure = depart(app, &self.here, leaving).await?;
+        let mut best: Option<(u64, u64, &NodeView)> = None;
+        let mut refusals = Vec::new();
+        for node in &self.others {
+            let plan: Plan = match plan(app, &departure, node).await {
+                Ok(plan) => plan,
+                Err(error) if error.code == ErrorCode::PlanRefused => {
+                    refusals.extend(error.refusals);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (needs, taken) =
+                (plan.needed_bytes(), self.taken.get(&node.id).copied().unwrap_or(0));
+            let left = plan.free_memory_bytes.saturating_sub(taken);
+            if left < needs {
+                refusals.push(full(&plan, node));
+            } else if best.is_none_or(|(most, ..)| left > most) {
+                best = Some((left, needs, node));
             }
-            Err(error) => return Err(error),
-        };
-        let (needs, taken) = (plan.needed_bytes(), taken.get(&node.id).copied().unwrap_or(0));
-        let left = plan.free_memory_bytes.saturating_sub(taken);
-        if left < needs {
-            refusals.push(full(&plan, node));
-        } else if best.is_none_or(|(most, ..)| left > most) {
-            best = Some((left, needs, node));
         }
+        let Some((_, needs, node)) = best else {
+            if refusals.is_empty() {
+                let text = format!("no other node runs that could have vm {name}");
+                let alone =
+                    Refusal::new(RefusalCode::NodeNotRunning, format_args!("vm {name}"), text);
+                refusals.push(alone.hint("mintctl node list shows the nodes; start one"));
+            }
+            return Ok(Err(refusals));
+        };
+        *self.taken.entry(node.id).or_default() += needs;
+        Ok(Ok(node.clone()))
     }
-    if best.is_none() && refusals.is_empty() {
-        return Err(ErrorBody::new(ErrorCode::Failed, "no other node runs")
-            .hint("mintctl node list shows the nodes; start one"));
-    }
-    Ok(best.map(|(_, needs, node)| (node.clone(), needs)).ok_or(refusals))
 }
 
 /// The guests that go there before it leave it no room.
@@ -97,8 +133,28 @@ fn full(plan: &Plan, node: &NodeView) -> Refusal {
 }
 
 impl Places {
-    /// Moves the guests, one after the other. Plans each way anew: pins depend on who is there.
+    /// Moves the guests, and says how that went.
     pub async fn go(self, app: Arc<App>, request: EvacuateRequest, lines: Lines) {
+        let line = match self.moved(&app, &request, &lines).await {
+            Ok(vms) => {
+                let result = EvacuateResult { node: self.here.id, vms, repinned: Vec::new() };
+                Line::Result(json!(result))
+            }
+            Err(error) => Line::Error(error),
+        };
+        lines.send(&line).await;
+    }
+
+    /// Moves the guests, one after the other. Plans each way anew: pins depend on who is there.
+    ///
+    /// # Errors
+    /// When one does not go: says who is gone and who is still here.
+    pub async fn moved(
+        &self,
+        app: &Arc<App>,
+        request: &EvacuateRequest,
+        lines: &Lines,
+    ) -> Result<Vec<MigrateResult>, ErrorBody> {
         let mut vms = Vec::new();
         for (at, (uuid, name, node)) in self.all.iter().enumerate() {
             let migrate = MigrateRequest {
@@ -109,22 +165,14 @@ impl Places {
                 parallel: request.parallel,
                 post_copy_after_s: request.post_copy_after_s,
             };
-            let moved = match prepare(&app, uuid.clone(), migrate).await {
+            let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),
-                Ok(way) => way.moved(&app, &lines).await,
+                Ok(way) => way.moved(app, lines).await,
                 Err(error) => Err(error),
             };
-            match moved {
-                Ok(result) => vms.push(result),
-                Err(error) => {
-                    let error = self.stopped(error, at, name);
-                    lines.send(&Line::Error(error)).await;
-                    return;
-                }
-            }
+            vms.push(moved.map_err(|error| self.stopped(error, at, name))?);
         }
-        let result = EvacuateResult { node: self.here.id, vms };
-        lines.send(&Line::Result(json!(result))).await;
+        Ok(vms)
     }
 
     /// What was done when one could not go after all.

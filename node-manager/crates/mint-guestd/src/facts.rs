@@ -50,6 +50,23 @@ impl HostFiles {
         self.read("/sys/devices/system/cpu/online").trim().parse().unwrap_or_default()
     }
 
+    /// This kernel's numbers of cores that are online.
+    pub fn cpus_of(&self, apic_ids: &[u32]) -> CpuSet {
+        let text = self.read("/proc/cpuinfo");
+        let mut number = None;
+        let found = text.lines().filter_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            let value = value.trim().parse::<u32>().ok();
+            match key.trim_end() {
+                "processor" => number = value,
+                "apicid" if value.is_some_and(|id| apic_ids.contains(&id)) => return number,
+                _ => {}
+            }
+            None
+        });
+        found.collect()
+    }
+
     /// NUMA nodes.
     pub fn numa_nodes(&self) -> CpuSet {
         self.read("/sys/devices/system/node/online").trim().parse().unwrap_or_default()
@@ -163,6 +180,7 @@ mod tests {
             ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2048 kB\n"),
             ("sys/devices/system/cpu/online", "0-2\n"),
             ("sys/devices/system/node/online", "0\n"),
+            ("proc/cpuinfo", "processor\t: 0\napicid\t\t: 4\n\nprocessor\t: 1\napicid\t\t: 6\n"),
             ("disks/web.raw", "12345"),
         ] {
             let path = folder.path().join(path);
@@ -173,6 +191,7 @@ mod tests {
         let host = HostFiles::below(folder.path());
         assert_eq!(host.free_memory_bytes(), 2 << 20);
         assert_eq!((host.online_cpus().len(), host.numa_nodes().len()), (3, 1));
+        assert_eq!(host.cpus_of(&[6, 9]).to_string(), "1");
         assert_eq!(host.network_devices(), ["mint0"]);
         assert!(!host.is_on_machine_ethernet());
         fs::create_dir_all(folder.path().join("sys/class/net/mintbr0/brif/mint0.78")).unwrap();

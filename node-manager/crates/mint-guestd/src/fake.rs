@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A hypervisor of memory, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
-use mint_types::CpuSet;
+use mint_types::{CpuSet, PinChange};
 
 use crate::hypervisor::{
     Figures, GuestFacts, Hypervisor, HypervisorError, Leaving, Move, Needs, Progress, Room,
@@ -22,6 +22,8 @@ pub(crate) struct Fake {
     pub consoles: Mutex<BTreeMap<String, String>>,
     /// What was done, in words.
     pub log: Mutex<Vec<String>>,
+    /// Guests that get no other CPUs.
+    pub unpinnable: Mutex<BTreeSet<String>>,
     /// It does not answer.
     pub is_silent: Mutex<bool>,
 }
@@ -115,6 +117,19 @@ impl Hypervisor for Fake {
         let (guest, xml) = self.find(reference)?;
         let persistent_xml = Some(xml.clone());
         Ok(Leaving { guest, xml, persistent_xml, host_cpu_xml: None })
+    }
+
+    fn resident_bytes(&self, reference: &str) -> Result<u64, HypervisorError> {
+        self.find(reference).map(|_| 0)
+    }
+
+    fn pin(&self, reference: &str, change: &PinChange) -> Result<(), HypervisorError> {
+        let (facts, _) = self.find(reference)?;
+        if lock(&self.unpinnable).contains(&facts.name) {
+            return Err(HypervisorError::Said("it is stubborn".into()));
+        }
+        lock(&self.log).push(format!("{}: {change}", facts.name));
+        Ok(())
     }
 
     fn room(&self, needs: &Needs) -> Result<Room, HypervisorError> {

@@ -2,7 +2,7 @@
 //! What this node's hypervisor does for us: libvirt, or a fake of it in tests.
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
-use mint_types::CpuSet;
+use mint_types::{CpuSet, PinChange};
 
 /// A guest, as the hypervisor has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -194,6 +194,18 @@ pub trait Hypervisor: Send + Sync {
     /// # Errors
     /// When there is none, or libvirt says no.
     fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError>;
+
+    /// Memory of this host that a running guest's process has now; 0 when that is not known.
+    ///
+    /// # Errors
+    /// When there is none, or the hypervisor does not answer.
+    fn resident_bytes(&self, reference: &str) -> Result<u64, HypervisorError>;
+
+    /// Keeps a thread of a guest to other CPUs of this host.
+    ///
+    /// # Errors
+    /// As libvirt says.
+    fn pin(&self, reference: &str, change: &PinChange) -> Result<(), HypervisorError>;
 
     /// What this host has for a guest that needs that.
     ///

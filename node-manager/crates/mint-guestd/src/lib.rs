@@ -23,9 +23,11 @@ mod journal;
 mod libvirt;
 mod migrate;
 mod own;
+mod pins;
 mod routes;
 mod run;
 mod settle;
+mod vacate;
 mod wide;
 mod wire;
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
 use mint_guests::domain::{Domain as Read, element, terminal};
-use mint_types::CpuSet;
+use mint_types::{CpuSet, GuestThread, PinChange};
 use tracing::warn;
 use virt::connect::Connect;
-use virt::domain::{Domain, JobStats, MigrateParameters};
+use virt::domain::{Domain, JobStats, MemoryStat, MigrateParameters};
 use virt::error::{Error, ErrorDomain, ErrorNumber};
 use virt::storage_vol::StorageVol;
 use virt::sys;
@@ -53,10 +53,11 @@ impl Libvirt {
         Ok(fresh)
     }
 
-    /// What the virt crate does not have.
-    fn virsh(&self, command: &str, uuid: &str) -> Result<(), HypervisorError> {
+    /// What the virt crate does not have, or not for all kinds of threads.
+    fn virsh(&self, words: &[&str]) -> Result<(), HypervisorError> {
         let done = Command::new("virsh")
-            .args(["-q", "-c", &self.uri, command, uuid])
+            .args(["-q", "-c", &self.uri])
+            .args(words)
             .stdin(Stdio::null())
             .output()
             .map_err(|error| HypervisorError::Said(format!("cannot run virsh: {error}")))?;
@@ -245,6 +246,30 @@ impl Hypervisor for Libvirt {
         read().map_err(|error| said(&error))
     }
 
+    fn resident_bytes(&self, reference: &str) -> Result<u64, HypervisorError> {
+        let stats = self.domain(reference)?.memory_stats(0);
+        let resident = |stats: Vec<MemoryStat>| {
+            stats.into_iter().find(|stat| stat.tag == sys::VIR_DOMAIN_MEMORY_STAT_RSS)
+        };
+        // one that cannot tell is taken for one that has touched nothing yet
+        Ok(stats.ok().and_then(resident).map_or(0, |stat| stat.val.saturating_mul(1024)))
+    }
+
+    fn pin(&self, reference: &str, change: &PinChange) -> Result<(), HypervisorError> {
+        let uuid = self.domain(reference)?.get_uuid_string().map_err(|error| said(&error))?;
+        let (cpus, when) =
+            (change.now.to_string(), if change.is_defined { "--config" } else { "--live" });
+        match change.thread {
+            GuestThread::Vcpu(vcpu) => {
+                self.virsh(&["vcpupin", &uuid, &vcpu.to_string(), &cpus, when])
+            }
+            GuestThread::Emulator => self.virsh(&["emulatorpin", &uuid, &cpus, when]),
+            GuestThread::Iothread(thread) => {
+                self.virsh(&["iothreadpin", &uuid, &thread.to_string(), &cpus, when])
+            }
+        }
+    }
+
     fn room(&self, needs: &Needs) -> Result<Room, HypervisorError> {
         let connection = self.connect()?;
         let cpu = match needs.cpu_xml.as_deref().map(|xml| connection.compare_cpu(xml, 0)) {
@@ -317,7 +342,7 @@ impl Hypervisor for Libvirt {
                             .is_some_and(|after| now.elapsed_ms >= after.saturating_mul(1000));
                         // its memory is on its way: before that there is nothing to switch
                         if is_due && !is_post_copy && now.rounds > 0 {
-                            is_post_copy = self.virsh("migrate-postcopy", &what.name).is_ok();
+                            is_post_copy = self.virsh(&["migrate-postcopy", &what.name]).is_ok();
                         }
                         now.is_post_copy = is_post_copy;
                         tell(now);
@@ -333,7 +358,7 @@ impl Hypervisor for Libvirt {
 
     fn cancel(&self, reference: &str) -> Result<(), HypervisorError> {
         let uuid = self.domain(reference)?.get_uuid_string().map_err(|error| said(&error))?;
-        self.virsh("domjobabort", &uuid)
+        self.virsh(&["domjobabort", &uuid])
     }
 
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {

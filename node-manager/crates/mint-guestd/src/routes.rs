@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, client_error, path_of};
 use crate::wire::Arrived;
-use crate::{arrivals, console, evacuate, import, migrate, own, wide};
+use crate::{arrivals, console, evacuate, import, migrate, own, pins, vacate, wide};
 
 /// A guest's XML, twice, is the largest that is sent.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -37,6 +37,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
+        .route("/v1/local/pins", post(set_pins))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
         .route("/v1/local/arrivals/{vm}/expect", post(expect))
@@ -146,8 +147,17 @@ async fn own_console(
 
 async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure> {
     let request: EvacuateRequest = parse(if body.is_empty() { "{}" } else { &body })?;
+    if let Some(taken) = &request.taken {
+        let way = vacate::way(&app, taken).await?;
+        return Ok(lines::respond(move |lines| way.go(app, request, lines)));
+    }
     let places = evacuate::places(&app).await?;
     Ok(lines::respond(move |lines| places.go(app, request, lines)))
+}
+
+async fn set_pins(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    pins::set(&app, &parse(&body)?).await?;
+    Ok(Json(json!({})))
 }
 
 /// A peer's departure: what it says more than we know is left out.

@@ -4,6 +4,7 @@
 
 mod import;
 mod linked;
+mod vacate;
 
 use std::sync::{Arc, Mutex};
 
@@ -132,6 +133,7 @@ impl Machine {
             for (path, text) in [
                 ("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1048576 kB\n"),
                 ("sys/devices/system/cpu/online", "0-1\n"),
+                ("proc/cpuinfo", "processor: 0\napicid: 4\n\nprocessor: 1\napicid: 6\n"),
             ] {
                 std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
                 std::fs::write(root.join(path), text).unwrap();

@@ -13,7 +13,7 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
-    MigrateResult, VmList, VmView,
+    MigrateResult, PinRequest, VmList, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -61,6 +61,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/evacuate", "Move its guests to other nodes", evacuate)
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
+        post("/v1/nodes/{node}/pins", "Give its guests CPUs", there).takes::<PinRequest>(),
         post("/v1/nodes/{node}/arrivals", "Could a guest come to this node, and how?", there),
         get("/v1/nodes/{node}/arrivals/{vm}", "Did it come?", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
@@ -81,6 +82,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/evacuate", "Move its guests to other nodes", here)
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
+        post("/v1/local/pins", "Give guests CPUs", here).takes::<PinRequest>(),
         post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),
         get("/v1/local/arrivals/{vm}", "Did it come?", here),
         post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),

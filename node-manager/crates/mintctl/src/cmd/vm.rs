@@ -141,6 +141,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
         downtime_ms: how.downtime_ms,
         parallel: how.parallel,
         post_copy_after_s: how.post_copy_after,
+        taken: None,
     };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -48,6 +48,11 @@ fn requests_about_guests_reach_guestd_as_they_were_made() {
         let plan = json!({ "to": "x", "dry_run": true });
         let told: Value = daemon.client.post("/v1/vms/web/migrate", &plan).await.unwrap();
         assert_eq!(told["asked"], "POST /v1/vms/web/migrate {\"dry_run\":true,\"to\":\"x\"}");
+        let told: Value = daemon.client.post("/v1/nodes/0/pins", &json!({})).await.unwrap();
+        assert_eq!(told["asked"], "POST /v1/local/pins {}");
+        let some = json!({ "taken": { "node": 0, "apic_ids": [4] }, "dry_run": true });
+        let told: Value = daemon.client.post("/v1/nodes/0/evacuate", &some).await.unwrap();
+        assert!(told["asked"].as_str().unwrap().contains("\"apic_ids\":[4]"), "{told}");
         // another node's mintd asks for this node's own, a user does not
         let from_peer: Value = daemon.peer.get("/v1/local/vms").await.unwrap();
         assert_eq!(from_peer["asked"], "GET /v1/local/vms ");
