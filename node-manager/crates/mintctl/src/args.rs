@@ -327,6 +327,10 @@ pub struct ResizeArgs {
     /// Node that gets what it gives up [default: node 0; memory stays free]
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
+    /// First give guests other cores than those that go, and move guests to other nodes for whom
+    /// too little memory stays
+    #[arg(long)]
+    pub evacuate: bool,
     /// Only check, and say what would be done
     #[arg(long)]
     pub dry_run: bool,

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_api::{
-    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, ResizeRequest, StartRequest,
-    StopRequest, TimesView,
+    AddRequest, ErrorBody, ErrorCode, NodeResult, RemoveRequest, ResizePlan, ResizeRequest,
+    StartRequest, StopRequest, TimesView,
 };
 use mint_node::{Done, GiveBack, about, not_running};
 use mint_ops::Op;
 use mint_plan::Inventory;
-use mint_types::{NodeId, NodeSpec, NodeStatus, Refusal, RefusalCode};
+use mint_types::{NodeId, NodeSpec, NodeStatus, Refusal, RefusalCode, ResizeSpec};
 use serde_json::json;
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::ending::journal_error;
+use crate::ending::{journal_error, op_error};
 use crate::waiting::{
     HELLO_FIRST, HELLO_STEP, HELLO_WITHIN, POLL, is_live, ms, result, tell_peers, wait_started,
 };
@@ -295,15 +295,36 @@ pub(crate) async fn resize(
     request: ResizeRequest,
 ) -> Result<NodeResult, ErrorBody> {
     let (spec, dry_run) = (request.spec, request.dry_run);
-    if spec.is_empty() {
-        let text = "nothing to change: give cpus, memory or devices";
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
-    }
+    something(&spec)?;
     let done = app.carry(op, move |nodes, op| nodes.resize(op, &reference, &spec, dry_run)).await?;
     let times = times(&done);
     let mut result = result(&app, done, times).await;
     result.dry_run = dry_run;
     Ok(result)
+}
+
+fn something(spec: &ResizeSpec) -> Result<(), ErrorBody> {
+    if spec.is_empty() {
+        let text = "nothing to change: give cpus, memory or devices";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
+    Ok(())
+}
+
+/// What a resize would do, and what it would take from nodes that run, if guests were in nobody's
+/// way. Changes nothing.
+///
+/// # Errors
+/// With all refusals.
+pub(crate) async fn plan_resize(
+    app: &App,
+    reference: String,
+    request: ResizeRequest,
+) -> Result<ResizePlan, ErrorBody> {
+    something(&request.spec)?;
+    let planned = app.blocking(move |nodes| nodes.plan_resize(&reference, &request.spec)).await?;
+    let (done, taken) = planned.map_err(op_error)?;
+    Ok(ResizePlan { steps: done.steps, notes: done.notes, taken })
 }
 
 fn times(done: &Done) -> TimesView {

@@ -10,7 +10,7 @@ use mint_api::{
     AddRequest, ApplyRequest, ApplyResult, BootView, ClaimRequest, CpuList, DeviceList,
     DoctorReport, ErrorBody, ErrorCode, EventView, Hello, Introduced, Introductions, Line,
     LoadList, MemoryList, Moved, NodeDetail, NodeList, NodeResult, OperationList, OperationView,
-    OrderedEnd, Releasable, ReleasableRequest, ReleaseRequest, RemoveRequest, Repaired,
+    OrderedEnd, Releasable, ReleasableRequest, ReleaseRequest, RemoveRequest, Repaired, ResizePlan,
     ResizeRequest, SpecReply, StartRequest, StopRequest,
 };
 use mint_serve::Failure;
@@ -24,7 +24,7 @@ use crate::handlers::{
 };
 use crate::openapi::{self, Route, get, post};
 use crate::request::Request;
-use crate::{doctor, guests, links, loads, metrics, node0, operate, views};
+use crate::{doctor, guests, links, loads, metrics, node0, nodes, operate, views};
 
 /// Requests are small; a description is the largest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -134,6 +134,15 @@ fn own_routes() -> Vec<Route> {
         )
         .takes::<ResizeRequest>()
         .lines::<NodeResult>(),
+        post(
+            "/v1/nodes/{node}/resize/plan",
+            "What that would do, and take from whom, if guests were in nobody's way",
+            |State(app): Shared, Path(node): Path<String>, body: String| async move {
+                nodes::plan_resize(&app, node, parse(&body)?).await.map(Json).map_err(Failure)
+            },
+        )
+        .takes::<ResizeRequest>()
+        .gives::<ResizePlan>(),
         get("/v1/nodes/{node}/console", "Its console; ?follow=true", console).frames(),
         get("/v1/nodes/{node}/vmcore", "Memory of a node that ended: an ELF core file", vmcore)
             .bytes(),

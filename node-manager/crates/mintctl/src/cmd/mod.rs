@@ -14,6 +14,7 @@ mod node_path;
 mod node_result;
 mod operation;
 mod other;
+mod resize;
 mod rolling;
 mod top;
 mod vm;

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::context::{Context, Outcome};
 use super::node_path::path;
 use super::node_result::{summary, tell};
-use super::{console, dump, exec, list, rolling, top};
+use super::{console, dump, exec, list, resize, rolling, top};
 use crate::args::{AddArgs, NodeCommand, ResizeArgs, Restart, Wait, WaitArgs};
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
@@ -46,7 +46,7 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             let request = RemoveRequest { force, to, keep_free };
             end(context, &node, "remove", &request, evacuate).await
         }
-        NodeCommand::Resize(args) => resize(context, *args).await,
+        NodeCommand::Resize(args) => change(context, *args).await,
         NodeCommand::List => nodes(context).await,
         NodeCommand::Top { interval_s, count } => top::run(context, interval_s, count).await,
         NodeCommand::Show { node } => list::show(context, &path(&node, "")?).await,
@@ -100,7 +100,7 @@ async fn add(context: &Context, args: AddArgs) -> Outcome {
     operate(context, "/v1/nodes", &request).await
 }
 
-async fn resize(context: &Context, args: ResizeArgs) -> Outcome {
+async fn change(context: &Context, args: ResizeArgs) -> Outcome {
     let spec = ResizeSpec {
         cpus: args.cpus,
         memory: args.memory,
@@ -114,6 +114,9 @@ async fn resize(context: &Context, args: ResizeArgs) -> Outcome {
         return Err(Failure::usage("nothing to change: give --cpus, --memory or --device"));
     }
     let request = ResizeRequest { spec, dry_run: args.dry_run };
+    if args.evacuate {
+        return resize::resize(context, &args.node, &request).await;
+    }
     operate(context, &path(&args.node, "resize")?, &request).await
 }
 

@@ -74,7 +74,7 @@ pub fn evacuated(context: &Context, result: &EvacuateResult) -> Outcome {
 }
 
 /// What was done, or would be.
-fn words(result: &MigrateResult) -> Vec<String> {
+pub fn words(result: &MigrateResult) -> Vec<String> {
     let MigrateResult { name, from, memory_bytes, disks, changes, took, .. } = result;
     let to = match result.to_machine {
         None => result.to.to_string(),

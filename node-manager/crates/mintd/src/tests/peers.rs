@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mint_api::frame::{ExecExit, ExecRequest, FrameKind, read_frame, write_json};
-use mint_api::{Client, ErrorBody, ErrorCode, NodeList, NodeResult};
+use mint_api::{Client, ErrorBody, ErrorCode, NodeList, NodeResult, ResizePlan};
 use mint_node::fake::FakeMachine;
 use mint_types::{NodeState, RefusalCode, ResourceKey};
 use serde::de::DeserializeOwned;
@@ -231,6 +231,17 @@ fn owner_is_asked_first_and_its_reason_is_told() {
         assert!(refused.to_string().contains("vCPU 0 of guest demo"), "{refused}");
         assert_eq!(machine.fake.ledger(), before);
         assert_eq!(machine.fake.calls(), calls, "nothing was tried");
+        // were the guest not pinned there
+        let plan: ResizePlan =
+            zero.client.post("/v1/nodes/0/resize/plan", &core_and_disk_of_web()).await.unwrap();
+        let lost: Vec<_> =
+            plan.taken.iter().map(|taken| (taken.node, taken.apic_ids.len())).collect();
+        assert_eq!(lost, [(id(1), 1)], "{plan:?}");
+        assert!(plan.steps.iter().any(|step| step.contains("release cpu 4")), "{plan:?}");
+        assert_eq!(machine.fake.ledger(), before);
+        let nothing =
+            zero.client.post::<Value>("/v1/nodes/0/resize/plan", &json!({"spec": {}})).await;
+        assert_eq!(body(nothing.unwrap_err()).exit_status(), 2);
     });
 }
 
