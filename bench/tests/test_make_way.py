@@ -72,7 +72,7 @@ def test_guest_on_a_core_that_goes_gets_another_one(pair: Server):
         guest.wait_ticks(2)
         stray.wait_ticks(2)
         assert "mint-guest: up" not in guest.log().split("tick 1 at")[-1]
-        pair.mintctl(*RESIZE, "--cpus", "+1")
+        pair.mintctl(*RESIZE, "--cpus", ",".join(map(str, ONE.cpus)))
 
 
 def test_guest_whose_memory_goes_is_moved_first_or_nothing_is_done(pair: Server):
