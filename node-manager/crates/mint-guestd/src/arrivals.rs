@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::copies::drop_copies;
 use crate::hypervisor::Needs;
 use crate::journal::{Record, Side};
+use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
 /// Plans a guest's arrival on this node. Changes nothing.
@@ -110,7 +111,9 @@ pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Resul
         let written = journal.write(&record);
         Ok(written.map_err(|error| failed(format!("cannot write a record: {error}"))))
     })
-    .await?
+    .await??;
+    step("arrival-written").await;
+    Ok(())
 }
 
 /// The guest does not come: its half copies go.
@@ -123,7 +126,9 @@ pub(crate) async fn undo(app: &App, uuid: String) -> Result<(), ErrorBody> {
     if guests.iter().any(|guest| guest.uuid == uuid && guest.active) {
         return Err(ErrorBody::new(ErrorCode::Failed, format_args!("guest {uuid} runs here")));
     }
+    step("arrival-undo").await;
     if drop_copies(app, &record, "it does not come").await {
+        step("arrival-dropped").await;
         app.journal.forget(Side::Arrival, &uuid);
     }
     Ok(())
@@ -154,7 +159,9 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
         })
         .await?;
     if arrived.has_come {
+        step("arrival-seen").await;
         app.journal.forget(Side::Arrival, &reference);
+        step("arrival-forgotten").await;
     }
     Ok(arrived)
 }

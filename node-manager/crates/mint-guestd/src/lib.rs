@@ -27,6 +27,7 @@ mod pins;
 mod routes;
 mod run;
 mod settle;
+mod step;
 mod vacate;
 mod wide;
 mod wire;

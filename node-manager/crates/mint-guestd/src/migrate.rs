@@ -24,6 +24,7 @@ use crate::app::{App, Moving, client_error, path_of};
 use crate::copies::drop_copies;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
+use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
 /// For the destination to say that the guest runs: its vCPUs may stall.
@@ -199,7 +200,9 @@ impl Way {
         for change in &self.plan.changes {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
         }
+        step("move-planned").await;
         self.begin(app).await?;
+        step("move-expected").await;
         let began = Instant::now();
         let (sender, mut news) = mpsc::unbounded_channel();
         let what = self.what();
@@ -208,6 +211,9 @@ impl Way {
         });
         let telling = async {
             while let Some(progress) = news.recv().await {
+                if progress.total_bytes > 0 {
+                    step("move-going").await;
+                }
                 lines.send(&Line::Progress(words(&progress))).await;
             }
         };
@@ -247,6 +253,7 @@ impl Way {
             body.causes.insert(0, std::mem::replace(&mut body.message, text));
             body
         })?;
+        step("move-written").await;
         let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
         told.map(drop).map_err(|error| {
             app.journal.forget(Side::Departure, &self.uuid);
@@ -279,6 +286,7 @@ impl Way {
     /// that nobody uses any more go.
     async fn arrived(&self, app: &Arc<App>, took: Duration) -> Result<MigrateResult, ErrorBody> {
         let name = &self.plan.name;
+        step("move-done").await;
         let seen = self.seen(app).await.map_err(|error| {
             let mut body = error;
             let text = format!(
@@ -289,7 +297,9 @@ impl Way {
             body.code = ErrorCode::Failed;
             body
         })?;
+        step("move-seen").await;
         if drop_copies(app, &self.record(), "it runs on its new node").await {
+            step("move-dropped").await;
             app.journal.forget(Side::Departure, &self.uuid);
         }
         info!(vm = %name, to = %self.to.name, "moved");
@@ -322,6 +332,7 @@ impl Way {
     /// Says where the guest is after libvirt said no.
     async fn failed(&self, app: &Arc<App>, error: ErrorBody) -> ErrorBody {
         let (name, uuid) = (&self.plan.name, self.uuid.clone());
+        step("move-failed").await;
         let here = app.ask(move |hypervisor| hypervisor.guest(&uuid)).await;
         // what is not taken back now is by settle.rs
         let stays = matches!(&here, Ok(guest) if guest.active);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
+use mint_fault::fault_point;
 use mint_ops::{Cancelled, Intent, JournalError, Op};
 use mint_sys::SysError;
 use mint_types::{
@@ -432,21 +433,5 @@ impl Applier<'_> {
 
     fn is_live(&self, node: NodeId) -> Result<bool, SysError> {
         Ok(self.machine.node(node)?.is_some_and(|node| node.state.is_live()))
-    }
-}
-
-/// The daemon dies here, for the rig's tests of what that leaves behind: if `MINT_FAULT` in its
-/// environment names a file that holds the name of this point. The file goes first, so that the
-/// test sees that it was hit, and the next daemon lives. With `panic` after the name its node
-/// dies.
-fn fault_point(point: &str) {
-    let Some(file) = std::env::var_os("MINT_FAULT") else { return };
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    let mut words = text.split_whitespace();
-    if words.next() == Some(point) && std::fs::remove_file(&file).is_ok() {
-        if words.next() == Some("panic") {
-            _ = std::fs::write("/proc/sysrq-trigger", "c");
-        }
-        std::process::abort();
     }
 }
