@@ -148,6 +148,7 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
             Ok(Arrived {
                 state: guest.state.to_owned(),
                 has_come: guest.active && !guest.has_job,
+                is_off: !guest.active,
                 figures: figures.map(|figures| MigrateFigures {
                     total_ms: figures.total_ms,
                     downtime_ms: figures.downtime_ms,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{ErrorBody, VmView, vm_path};
+use mint_types::RefusalCode;
 use tracing::info;
 
 use crate::app::{App, client_error, path_of};
@@ -14,19 +15,23 @@ use crate::copies::drop_copies;
 use crate::journal::{Record, Side};
 use crate::wire::Arrived;
 
-/// Between two looks.
-const AGAIN: Duration = Duration::from_secs(20);
+/// Until the next look while nothing is left to settle, and until the second look at what is.
+const SOON: Duration = Duration::from_secs(1);
+/// Looks at what cannot be settled yet come less and less often, up to this.
+const SELDOM: Duration = Duration::from_secs(20);
 
 /// Settles what is left, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
+    let mut pause = SOON;
     loop {
-        for record in app.journal.all() {
-            // its own operation goes on
-            if !app.is_moving(&record.uuid) {
-                settle(&app, &record).await;
-            }
+        let mut left = app.journal.all();
+        // its own operation goes on
+        left.retain(|record| !app.is_moving(&record.uuid));
+        for record in &left {
+            settle(&app, record).await;
         }
-        tokio::time::sleep(AGAIN).await;
+        pause = if left.is_empty() { SOON } else { SELDOM.min(pause * 2) };
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -45,31 +50,43 @@ pub(crate) async fn settle(app: &App, record: &Record) {
 
 /// A guest that was to come here. Gives whether that is over.
 async fn arrival(app: &App, record: &Record) -> Result<bool, ErrorBody> {
-    match here(app, &record.uuid).await? {
-        Here::Settled => return Ok(true),
-        Here::Busy => return Ok(false),
-        Here::Nowhere => {}
+    let here = here(app, &record.uuid).await?;
+    if matches!(here, Here::Busy | Here::Settled) {
+        return Ok(matches!(here, Here::Settled));
     }
     let peer = path_of(record.machine, record.peer);
     let path = vm_path(&format!("{peer}/vms"), &record.uuid);
-    let there: VmView = app.mintd.get(&path).await.map_err(client_error)?;
-    if there.is_busy {
-        return Ok(false);
+    let there: Option<VmView> = known(app.mintd.get(&path).await.map_err(client_error))?;
+    match (here, there) {
+        // it came, and has ended since
+        (Here::Off, None) => Ok(true),
+        (Here::Nowhere, Some(there)) if !there.is_busy => {
+            Ok(drop_copies(app, record, "it did not come").await)
+        }
+        _ => Ok(false),
     }
-    Ok(drop_copies(app, record, "it did not come").await)
 }
 
 /// A guest that was to leave. Gives whether that is over.
 async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
-    match here(app, &record.uuid).await? {
-        Here::Settled => return Ok(true),
-        Here::Busy => return Ok(false),
-        Here::Nowhere => {}
+    let here = here(app, &record.uuid).await?;
+    if matches!(here, Here::Busy | Here::Settled) {
+        return Ok(matches!(here, Here::Settled));
     }
     let peer = path_of(record.machine, record.peer);
     let path = format!("{peer}/arrivals/{}", record.uuid);
-    let there: Arrived = app.mintd.get(&path).await.map_err(client_error)?;
-    Ok(there.has_come && drop_copies(app, record, "it runs on its new node").await)
+    let there: Option<Arrived> = known(app.mintd.get(&path).await.map_err(client_error))?;
+    match (here, there) {
+        // its process ended before it could go
+        (Here::Off, None) => Ok(true),
+        (_, Some(there)) if there.has_come => {
+            Ok(drop_copies(app, record, "it runs on its new node").await)
+        }
+        (Here::Nowhere, Some(there)) if there.is_off => {
+            Ok(drop_copies(app, record, "it went, and has ended since").await)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// A guest on this node.
@@ -78,15 +95,30 @@ enum Here {
     Settled,
     /// It comes or goes.
     Busy,
-    /// It has no process here.
+    /// It is defined, and has no process.
+    Off,
+    /// It is not known.
     Nowhere,
 }
 
 async fn here(app: &App, uuid: &str) -> Result<Here, ErrorBody> {
     let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
-    Ok(match guests.iter().find(|guest| guest.uuid == uuid && guest.active) {
-        Some(guest) if guest.has_job => Here::Busy,
-        Some(_) => Here::Settled,
+    Ok(match guests.iter().find(|guest| guest.uuid == uuid) {
+        Some(guest) if guest.active && guest.has_job => Here::Busy,
+        Some(guest) if guest.active => Here::Settled,
+        Some(_) => Here::Off,
         None => Here::Nowhere,
     })
+}
+
+/// What a node says of a guest; none where its libvirt answers that it knows none.
+fn known<T>(answer: Result<T, ErrorBody>) -> Result<Option<T>, ErrorBody> {
+    let is_absent = |error: &ErrorBody| {
+        error.refusals.iter().any(|refusal| refusal.code == RefusalCode::VmAbsent)
+    };
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -451,6 +451,22 @@ fn copies_on_the_side_where_the_guest_does_not_run_are_deleted_after_a_death() {
 }
 
 #[test]
+fn guest_whose_process_ended_amid_a_move_is_settled_where_it_is_defined() {
+    test(async |machine| {
+        let over = |machine: &Machine| machine.apps.iter().all(|app| app.journal.all().is_empty());
+        machine.fakes[0].define("web", false, &xml("web"));
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [0, 1], "it ended before it could go");
+        assert!(over(&machine));
+        machine.fakes[0].guests.lock().unwrap().clear();
+        machine.fakes[1].define("web", false, &xml("web"));
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [1, 1], "it ended after it had come");
+        assert!(over(&machine));
+    });
+}
+
+#[test]
 fn what_nobody_knows_is_not_deleted() {
     test(async |machine| {
         // on neither side: lost, or on its way

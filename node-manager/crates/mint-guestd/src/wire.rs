@@ -13,6 +13,9 @@ pub(crate) struct Arrived {
     pub state: String,
     /// Whether it has come: it has a process, and no migration is on it.
     pub has_come: bool,
+    /// Whether it has no process.
+    #[serde(default)]
+    pub is_off: bool,
     /// What its way took; none if it did not come by one.
     #[serde(default)]
     pub figures: Option<MigrateFigures>,
