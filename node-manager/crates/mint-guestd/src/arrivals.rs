@@ -16,6 +16,9 @@ use crate::journal::{Record, Side};
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
+/// Where libvirt keeps the definitions of guests.
+const DEFINITIONS: &str = "/etc/libvirt/qemu";
+
 /// Plans a guest's arrival on this node. Changes nothing.
 ///
 /// # Errors
@@ -160,9 +163,20 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
         })
         .await?;
     if arrived.has_come {
+        keep(app, &reference).await?;
         step("arrival-seen").await;
         app.journal.forget(Side::Arrival, &reference);
         step("arrival-forgotten").await;
     }
     Ok(arrived)
+}
+
+/// The other side deletes its copies once it knows that the guest is here: so what came with it
+/// must outlive the death of this node.
+async fn keep(app: &App, uuid: &str) -> Result<(), ErrorBody> {
+    let Some(record) = app.journal.get(Side::Arrival, uuid) else { return Ok(()) };
+    let host = app.host.clone();
+    let kept = app
+        .call(move |_| Ok(host.sync(record.disks.iter().map(String::as_str).chain([DEFINITIONS]))));
+    kept.await?.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))
 }

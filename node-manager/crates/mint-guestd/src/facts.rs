@@ -3,7 +3,8 @@
 //! Below a root that tests choose.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -87,6 +88,25 @@ impl HostFiles {
     pub fn free_bytes(&self, folder: &str) -> u64 {
         rustix::fs::statvfs(self.path(folder))
             .map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+    }
+
+    /// What is in these files and folders, those that are there, outlives this host's death when
+    /// this returns; so do the names of files.
+    ///
+    /// # Errors
+    /// When one cannot be written to its disk.
+    pub fn sync<'path>(&self, paths: impl IntoIterator<Item = &'path str>) -> io::Result<()> {
+        for path in paths {
+            let path = self.path(path);
+            for path in [Some(path.as_path()), path.parent()].into_iter().flatten() {
+                match File::open(path) {
+                    Ok(file) => file.sync_all()?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Those of the files that are there.

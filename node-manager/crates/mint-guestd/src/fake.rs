@@ -169,6 +169,15 @@ impl Hypervisor for Fake {
         Err(HypervisorError::Said("no job is active".into()))
     }
 
+    fn undefine(&self, reference: &str) -> Result<(), HypervisorError> {
+        let (facts, _) = self.find(reference)?;
+        if facts.active {
+            return Err(HypervisorError::Said("it has a process".into()));
+        }
+        lock(&self.guests).remove(&facts.name);
+        Ok(())
+    }
+
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
         lock(&self.log).push(format!("dropped {path}"));
         Ok(())

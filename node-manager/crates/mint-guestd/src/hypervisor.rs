@@ -230,6 +230,12 @@ pub trait Hypervisor: Send + Sync {
     /// When there is none, or libvirt says no.
     fn cancel(&self, reference: &str) -> Result<(), HypervisorError>;
 
+    /// Forgets the definition of a guest that has no process.
+    ///
+    /// # Errors
+    /// As libvirt says.
+    fn undefine(&self, reference: &str) -> Result<(), HypervisorError>;
+
     /// Deletes a disk's file that no guest here has any more.
     ///
     /// # Errors

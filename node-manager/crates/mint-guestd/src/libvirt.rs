@@ -361,6 +361,10 @@ impl Hypervisor for Libvirt {
         self.virsh(&["domjobabort", &uuid])
     }
 
+    fn undefine(&self, reference: &str) -> Result<(), HypervisorError> {
+        self.domain(reference)?.undefine().map_err(|error| said(&error))
+    }
+
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
         let connection = self.connect()?;
         for domain in connection.list_all_domains(0).map_err(|error| said(&error))? {

@@ -79,7 +79,12 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
     match (here, there) {
         // its process ended before it could go
         (Here::Off, None) => Ok(true),
-        (_, Some(there)) if there.has_come => {
+        (here, Some(there)) if there.has_come => {
+            if matches!(here, Here::Off) {
+                // this node died before it was on its disk that the definition is gone
+                let uuid = record.uuid.clone();
+                app.ask(move |hypervisor| hypervisor.undefine(&uuid)).await?;
+            }
             Ok(drop_copies(app, record, "it runs on its new node").await)
         }
         (Here::Nowhere, Some(there)) if there.is_off => {

@@ -463,6 +463,11 @@ fn guest_whose_process_ended_amid_a_move_is_settled_where_it_is_defined() {
         after_a_death(&machine).await;
         assert_eq!(dropped(&machine), [1, 1], "it ended after it had come");
         assert!(over(&machine));
+        machine.fakes[0].define("web", false, &xml("web"));
+        machine.fakes[1].define("web", true, &xml("web"));
+        after_a_death(&machine).await;
+        assert_eq!(dropped(&machine), [2, 1], "its definition came back with its old node");
+        assert!(over(&machine) && !machine.fakes[0].has("web"));
     });
 }
 
