@@ -18,6 +18,7 @@ use crate::ending::{op_error, value};
 use crate::events::EventLog;
 use crate::links::Links;
 use crate::marks::Marks;
+use crate::move_metrics::MoveMetrics;
 use crate::peer_clients::PeerClients;
 use crate::request::Request;
 
@@ -31,6 +32,7 @@ pub(crate) struct App {
     /// All operations: whoever changes something has one.
     pub ops: Operations,
     pub events: EventLog,
+    pub move_metrics: MoveMetrics,
     pub audit: AuditLog,
     pub peers: Arc<PeerClients>,
     /// Machines that this one is linked with.

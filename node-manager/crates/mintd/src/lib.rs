@@ -37,6 +37,7 @@ mod links;
 mod loads;
 mod marks;
 mod metrics;
+mod move_metrics;
 mod moves;
 mod network;
 mod node0;

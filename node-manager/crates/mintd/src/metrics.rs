@@ -134,6 +134,7 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         .counter("mint_events_total", "Events that this mintd has told since its start.", &[])?
         .with_label_values::<&str>(&[])
         .inc_by(app.events.told());
+    app.move_metrics.register(&metrics.0)?;
     Ok(metrics.0)
 }
 

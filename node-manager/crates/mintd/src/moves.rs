@@ -97,8 +97,10 @@ fn destination(app: &App, at: &Place, to: &str) -> Result<String, ErrorBody> {
     })
 }
 
-/// Tells those who listen of a guest that has moved, as far as the result is understood.
+/// Counts a guest that has moved, and tells those who listen of it, as far as the result is
+/// understood.
 fn tell(app: &App, moved: &Value) {
+    app.move_metrics.done(moved);
     let Ok(MigrateResult { name, from, to, to_name, to_machine, .. }) =
         serde_json::from_value(moved.clone())
     else {

@@ -101,9 +101,13 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
             return apply::apply(app, op, request).await.map(|result| value(&result));
         }
         Request::Migrate { vm, node, how } => {
-            return moves::migrate(&app, op, node.as_deref(), &vm, &how).await;
+            let moved = moves::migrate(&app, op, node.as_deref(), &vm, &how).await;
+            return moved.inspect_err(|error| app.move_metrics.not_done(error));
         }
-        Request::Evacuate(node, how) => return moves::evacuate(&app, op, &node, &how).await,
+        Request::Evacuate(node, how) => {
+            let gone = moves::evacuate(&app, op, &node, &how).await;
+            return gone.inspect_err(|error| app.move_metrics.not_done(error));
+        }
         Request::Repair => {
             return app.carry(op, |nodes, _| nodes.repair()).await.map(|done| value(&done));
         }

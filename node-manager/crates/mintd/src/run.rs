@@ -28,6 +28,7 @@ use crate::events::EventLog;
 use crate::facts::NodeFacts;
 use crate::links::Links;
 use crate::marks::{Marks, Ordered};
+use crate::move_metrics::MoveMetrics;
 use crate::peer_clients::PeerClients;
 use crate::pki::{NoKeys, Pki, Place};
 use crate::restart::start_again;
@@ -161,6 +162,7 @@ impl Parts {
             nodes: Arc::new(nodes),
             ops,
             events: EventLog::open(&run_dir.join("events.jsonl")),
+            move_metrics: MoveMetrics::default(),
             audit: AuditLog::open(&state_dir),
             peers,
             links: Links::open(&state_dir),

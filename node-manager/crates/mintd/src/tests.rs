@@ -114,6 +114,16 @@ impl Daemon {
         self.client.operate(path, request, |_| {}).await.map_err(body)
     }
 
+    /// What Prometheus gets.
+    pub async fn scrape(&self) -> String {
+        let mut reader = self.client.bytes("/metrics").await.unwrap();
+        let mut text = Vec::new();
+        while let Some(data) = reader.next().await.unwrap() {
+            text.extend_from_slice(&data);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
     pub async fn add(&self, request: AddRequest) -> Result<NodeResult, ErrorBody> {
         self.operate("/v1/nodes", &serde_json::to_value(request).unwrap()).await
     }

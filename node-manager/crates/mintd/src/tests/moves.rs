@@ -161,6 +161,7 @@ fn move_is_an_operation_that_the_guests_node_carries_out() {
             (told[0].old.as_deref(), told[0].new.as_deref()),
             (Some("node0"), Some("node0"))
         );
+        assert!(daemon.scrape().await.contains("mint_vm_migrations_total{result=\"done\"} 4\n"));
     });
 }
 
@@ -171,6 +172,8 @@ fn move_that_is_refused_is_a_refused_operation() {
         let refused = daemon.moved("/v1/vms/web/migrate", "nowhere").await.0.unwrap_err();
         assert_eq!(refused.refusals[0].code, RefusalCode::MemoryShort);
         assert_eq!(daemon.operations().await.operations[0].state, OperationState::Refused);
+        let counted = "mint_vm_migrations_total{result=\"refused\"} 1\n";
+        assert!(daemon.scrape().await.contains(counted));
     });
 }
 

@@ -81,12 +81,7 @@ fn metrics_tell_of_nodes_and_resources() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
         daemon.add(web()).await.unwrap();
-        let mut reader = daemon.client.bytes("/metrics").await.unwrap();
-        let mut text = Vec::new();
-        while let Some(data) = reader.next().await.unwrap() {
-            text.extend_from_slice(&data);
-        }
-        let text = String::from_utf8(text).unwrap();
+        let text = daemon.scrape().await;
         for line in [
             "mint_node_state{name=\"web\",node=\"1\",state=\"running\"} 1",
             "mint_node_cores{name=\"web\",node=\"1\"} 2",
