@@ -98,7 +98,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
 /// When another one of that UUID is expected, a file is there by now, or it cannot be written.
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
     let Expected { from, machine, disks } = expected;
-    let record = Record { side: Side::Arrival, uuid, peer: from, machine, disks };
+    let record = Record { side: Side::Arrival, uuid, peer: from, machine, disks, xml: None };
     let (journal, host) = (app.journal.clone(), app.host.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {

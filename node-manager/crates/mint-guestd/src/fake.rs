@@ -45,6 +45,7 @@ impl Fake {
             persistent: true,
             autostart: false,
             has_job: false,
+            is_stuck: false,
         };
         lock(&self.guests).insert(name.into(), (facts, xml.into()));
     }
@@ -96,6 +97,12 @@ impl Hypervisor for Fake {
 
     fn start(&self, reference: &str) -> Result<(), HypervisorError> {
         self.set(reference, true)
+    }
+
+    fn resume(&self, reference: &str) -> Result<(), HypervisorError> {
+        let (facts, xml) = self.find(reference)?;
+        self.define(&facts.name, true, &xml);
+        Ok(())
     }
 
     fn shutdown(&self, reference: &str) -> Result<(), HypervisorError> {

@@ -25,6 +25,8 @@ pub struct GuestFacts {
     pub autostart: bool,
     /// Whether a job (a migration, a backup, a dump) is on it.
     pub has_job: bool,
+    /// Whether it was stopped for the switch-over of a migration that nobody goes on with.
+    pub is_stuck: bool,
 }
 
 /// A guest that is to leave.
@@ -170,6 +172,12 @@ pub trait Hypervisor: Send + Sync {
     /// # Errors
     /// As libvirt says.
     fn start(&self, reference: &str) -> Result<(), HypervisorError>;
+
+    /// Lets its CPUs go on.
+    ///
+    /// # Errors
+    /// As libvirt says.
+    fn resume(&self, reference: &str) -> Result<(), HypervisorError>;
 
     /// Asks its system to end.
     ///

@@ -34,6 +34,9 @@ pub(crate) struct Record {
     pub machine: Option<MachineId>,
     /// Files of disks that are copied: of an arrival none was there before.
     pub disks: Vec<String>,
+    /// Its definition on the node that it leaves; none of an arrival.
+    #[serde(default)]
+    pub xml: Option<String>,
 }
 
 /// The records of this node.
@@ -120,6 +123,7 @@ mod tests {
             peer: NodeId::new(2).unwrap(),
             machine: None,
             disks: vec!["/d".into()],
+            xml: None,
         };
         let journal = Journal::below(&path);
         assert_eq!(journal.all(), []);

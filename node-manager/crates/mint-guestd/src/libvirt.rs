@@ -94,9 +94,11 @@ fn said(error: &Error) -> HypervisorError {
 }
 
 fn facts(domain: &Domain) -> Result<GuestFacts, Error> {
-    let (state, _) = domain.get_state()?;
+    let (state, why) = domain.get_state()?;
     let info = domain.get_info()?;
     let is_active = domain.is_active()?;
+    // of a guest that is coming, libvirt tells nothing but that it cannot tell
+    let has_job = is_active && domain.get_job_info().map_or(true, |job| !is_idle(&job));
     Ok(GuestFacts {
         name: domain.get_name()?,
         uuid: domain.get_uuid_string()?,
@@ -106,9 +108,13 @@ fn facts(domain: &Domain) -> Result<GuestFacts, Error> {
         memory_bytes: info.max_mem.saturating_mul(1024),
         persistent: domain.is_persistent()?,
         autostart: domain.get_autostart().unwrap_or(false),
-        // of a guest that is coming, libvirt tells nothing but that it cannot tell
-        has_job: is_active && domain.get_job_info().map_or(true, |job| !is_idle(&job)),
+        has_job,
+        is_stuck: state == sys::VIR_DOMAIN_PAUSED && !has_job && is_for_migration(why),
     })
+}
+
+fn is_for_migration(why: i32) -> bool {
+    u32::try_from(why).is_ok_and(|why| why == sys::VIR_DOMAIN_PAUSED_MIGRATION)
 }
 
 /// As virsh says it.
@@ -210,6 +216,10 @@ impl Hypervisor for Libvirt {
 
     fn start(&self, reference: &str) -> Result<(), HypervisorError> {
         self.domain(reference)?.create().map(drop).map_err(|error| said(&error))
+    }
+
+    fn resume(&self, reference: &str) -> Result<(), HypervisorError> {
+        self.domain(reference)?.resume().map(drop).map_err(|error| said(&error))
     }
 
     fn shutdown(&self, reference: &str) -> Result<(), HypervisorError> {

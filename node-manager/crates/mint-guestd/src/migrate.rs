@@ -37,6 +37,8 @@ pub(crate) struct Way {
     to: NodeView,
     plan: Plan,
     uuid: String,
+    /// Its definition here.
+    xml: Option<String>,
     request: MigrateRequest,
     /// Our machine, as the destination knows it; none if that is a node of ours.
     from_machine: Option<MachineId>,
@@ -64,9 +66,10 @@ pub(crate) async fn prepare(
         Some(_) => Some(app.machine().await?),
         None => None,
     };
+    let xml = leaving.persistent_xml.clone();
     let departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
     let plan = plan(app, &departure, &to).await?;
-    Ok(Way { from, to, plan, uuid, request, from_machine, _moving: moving })
+    Ok(Way { from, to, plan, uuid, xml, request, from_machine, _moving: moving })
 }
 
 /// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
@@ -231,6 +234,7 @@ impl Way {
             peer: self.to.id,
             machine: self.to.machine,
             disks: self.plan.disks.iter().map(|disk| disk.path.clone()).collect(),
+            xml: self.xml.clone(),
         }
     }
 

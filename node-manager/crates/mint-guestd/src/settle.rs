@@ -12,6 +12,7 @@ use tracing::info;
 
 use crate::app::{App, client_error, path_of};
 use crate::copies::drop_copies;
+use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::journal::{Record, Side};
 use crate::wire::Arrived;
 
@@ -76,22 +77,52 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
     let peer = path_of(record.machine, record.peer);
     let path = format!("{peer}/arrivals/{}", record.uuid);
     let there: Option<Arrived> = known(app.mintd.get(&path).await.map_err(client_error))?;
+    let uuid = record.uuid.clone();
     match (here, there) {
-        // its process ended before it could go
-        (Here::Off, None) => Ok(true),
         (here, Some(there)) if there.has_come => {
-            if matches!(here, Here::Off) {
-                // this node died before it was on its disk that the definition is gone
-                let uuid = record.uuid.clone();
-                app.ask(move |hypervisor| hypervisor.undefine(&uuid)).await?;
-            }
+            app.ask(move |hypervisor| leave(hypervisor, &uuid, &here)).await?;
             Ok(drop_copies(app, record, "it runs on its new node").await)
         }
         (Here::Nowhere, Some(there)) if there.is_off => {
             Ok(drop_copies(app, record, "it went, and has ended since").await)
         }
+        // libvirt leaves that to whoever can ask both sides
+        (Here::Stuck, None) => {
+            app.ask(move |hypervisor| hypervisor.resume(&uuid)).await?;
+            Ok(true)
+        }
+        // its process ended before it could go
+        (Here::Off, None) => Ok(true),
+        (Here::Nowhere, None) => again(app, record).await,
         _ => Ok(false),
     }
+}
+
+/// Takes away what is left here of a guest that runs on its new node: a process that was stopped
+/// for the switch-over, when libvirt died; the definition, when this node died before it was on
+/// its disk that it is gone.
+fn leave(hypervisor: &dyn Hypervisor, uuid: &str, here: &Here) -> Result<(), HypervisorError> {
+    if matches!(here, Here::Stuck) {
+        hypervisor.destroy(uuid)?;
+    }
+    match hypervisor.undefine(uuid) {
+        Err(HypervisorError::NoGuest(_)) => Ok(()),
+        undefined => undefined,
+    }
+}
+
+/// Defines a guest again that its new node lost: it died before the definition was on its disk.
+/// Gives whether there was enough left for that.
+async fn again(app: &App, record: &Record) -> Result<bool, ErrorBody> {
+    let (Some(xml), host) = (record.xml.clone(), app.host.clone()) else { return Ok(false) };
+    let disks = record.disks.clone();
+    app.ask(move |hypervisor| {
+        if host.files(disks.iter().map(String::as_str)).len() < disks.len() {
+            return Ok(false);
+        }
+        hypervisor.define(&xml).map(|()| true)
+    })
+    .await
 }
 
 /// A guest on this node.
@@ -100,6 +131,8 @@ enum Here {
     Settled,
     /// It comes or goes.
     Busy,
+    /// It was stopped for the switch-over of a migration, and that is all.
+    Stuck,
     /// It is defined, and has no process.
     Off,
     /// It is not known.
@@ -110,6 +143,7 @@ async fn here(app: &App, uuid: &str) -> Result<Here, ErrorBody> {
     let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
     Ok(match guests.iter().find(|guest| guest.uuid == uuid) {
         Some(guest) if guest.active && guest.has_job => Here::Busy,
+        Some(guest) if guest.active && guest.is_stuck => Here::Stuck,
         Some(guest) if guest.active => Here::Settled,
         Some(_) => Here::Off,
         None => Here::Nowhere,

@@ -422,6 +422,7 @@ async fn after_a_death(machine: &Machine) {
         peer: NodeId::new(peer).unwrap(),
         machine: None,
         disks: vec!["/disks/web".into()],
+        xml: (side == Side::Departure).then(|| xml("web")),
     };
     machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();
     machine.apps[1].journal.write(&record(Side::Arrival, 1)).unwrap();
@@ -468,6 +469,38 @@ fn guest_whose_process_ended_amid_a_move_is_settled_where_it_is_defined() {
         after_a_death(&machine).await;
         assert_eq!(dropped(&machine), [2, 1], "its definition came back with its old node");
         assert!(over(&machine) && !machine.fakes[0].has("web"));
+    });
+}
+
+#[test]
+fn guest_that_stands_still_for_a_switch_over_goes_on_on_one_side() {
+    test(async |machine| {
+        let stuck = |machine: &Machine| {
+            machine.fakes[0].define("web", true, &xml("web"));
+            machine.fakes[0].guests.lock().unwrap().get_mut("web").unwrap().0.is_stuck = true;
+        };
+        stuck(&machine);
+        after_a_death(&machine).await;
+        assert!(!machine.fakes[0].guests.lock().unwrap()["web"].0.is_stuck, "it never left");
+        assert!(record(&machine, Side::Departure).is_none());
+        stuck(&machine);
+        machine.fakes[1].define("web", true, &xml("web"));
+        after_a_death(&machine).await;
+        assert!(!machine.fakes[0].has("web") && machine.fakes[1].has("web"), "it had come");
+        assert!(machine.apps.iter().all(|app| app.journal.all().is_empty()));
+    });
+}
+
+#[test]
+fn guest_that_its_new_node_lost_is_defined_where_its_disk_is() {
+    test(async |machine| {
+        let disk = machine.folder.path().join("root1/disks/web");
+        std::fs::create_dir_all(disk.parent().unwrap()).unwrap();
+        std::fs::write(&disk, "all of it").unwrap();
+        after_a_death(&machine).await;
+        assert!(machine.fakes[0].has("web") && !machine.fakes[1].has("web"));
+        assert_eq!(dropped(&machine), [0, 1]);
+        assert!(machine.apps.iter().all(|app| app.journal.all().is_empty()));
     });
 }
 
