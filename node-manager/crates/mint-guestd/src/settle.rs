@@ -89,6 +89,7 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
         // libvirt leaves that to whoever can ask both sides
         (Here::Stuck, None) => {
             app.ask(move |hypervisor| hypervisor.resume(&uuid)).await?;
+            info!(uuid = record.uuid, "stood still for a switch-over that never was: it goes on");
             Ok(true)
         }
         // its process ended before it could go
@@ -102,10 +103,15 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
 /// for the switch-over, when libvirt died; the definition, when this node died before it was on
 /// its disk that it is gone.
 fn leave(hypervisor: &dyn Hypervisor, uuid: &str, here: &Here) -> Result<(), HypervisorError> {
+    if matches!(here, Here::Nowhere) {
+        return Ok(());
+    }
+    info!(uuid, "runs on its new node: what is left of it here is taken away");
     if matches!(here, Here::Stuck) {
         hypervisor.destroy(uuid)?;
     }
     match hypervisor.undefine(uuid) {
+        // it had no definition
         Err(HypervisorError::NoGuest(_)) => Ok(()),
         undefined => undefined,
     }
@@ -115,11 +121,12 @@ fn leave(hypervisor: &dyn Hypervisor, uuid: &str, here: &Here) -> Result<(), Hyp
 /// Gives whether there was enough left for that.
 async fn again(app: &App, record: &Record) -> Result<bool, ErrorBody> {
     let (Some(xml), host) = (record.xml.clone(), app.host.clone()) else { return Ok(false) };
-    let disks = record.disks.clone();
+    let (disks, uuid) = (record.disks.clone(), record.uuid.clone());
     app.ask(move |hypervisor| {
         if host.files(disks.iter().map(String::as_str)).len() < disks.len() {
             return Ok(false);
         }
+        info!(uuid, "its new node knows it no more: it is defined here again");
         hypervisor.define(&xml).map(|()| true)
     })
     .await
