@@ -183,6 +183,15 @@ mod tests {
 ";
 
     #[test]
+    fn what_is_there_is_synced_and_what_is_not_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("web.raw"), "disk").unwrap();
+        let host = HostFiles::below(folder.path());
+        host.sync(["/web.raw", "/gone.raw", "/no/folder"]).unwrap();
+        host.sync(["/web.raw/below"]).unwrap_err();
+    }
+
+    #[test]
     fn file_on_a_network_file_system_is_named_as_its_server_does() {
         let at = |path: &str| network(MOUNTS, Path::new(path));
         assert_eq!(at("/srv/nfs/a/web.raw").as_deref(), Some("nfs4 server:/export:/a/web.raw"));
