@@ -32,7 +32,8 @@ def pins(node: Node, name: str) -> list[tuple[str, str]]:
     definition."""
 
     def cpus(command: str) -> str:
-        return re.search(r"^ *(?:\d+|\*:?) +(\S+)$", node.out(f"virsh -q {command}"), re.MULTILINE)[1]
+        # of a vCPU its number comes first
+        return node.out(f"virsh -q {command}").split()[-1]
 
     return [(cpus(f"vcpupin {name} {which}"), cpus(f"emulatorpin {name} {which}")) for which in ("--live", "--config")]
 
