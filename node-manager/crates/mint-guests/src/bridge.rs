@@ -16,7 +16,7 @@ pub struct BridgeFacts {
     pub exists: bool,
     /// The card that is to be in it.
     pub uplink: Option<UplinkFacts>,
-    /// MAC address of mint0, where there is one.
+    /// MAC address that the bridge gets where there is mint0 ([`ethernet::bridge_mac`]).
     pub mint0: Option<String>,
     /// Whether [`ethernet::PORT`] is there.
     pub port_exists: bool,
@@ -99,8 +99,8 @@ pub fn plan(node: &Description, facts: &BridgeFacts) -> Result<Vec<Step>, Failur
     Ok(steps)
 }
 
-/// The bridge becomes a part of the machine's Ethernet. Its address is mint0's: that of a node
-/// never changes, whatever else is in the bridge, and no guest can take it over on mint0.
+/// The bridge becomes a part of the machine's Ethernet. Its address never changes, whatever else
+/// is in the bridge.
 fn machine_wide(bridge: &str, mac: &str, facts: &BridgeFacts) -> Vec<Step> {
     let (port, vlan) = (ethernet::PORT, ethernet::VLAN);
     let mut steps = vec![format!("link set {bridge} address {mac}")];

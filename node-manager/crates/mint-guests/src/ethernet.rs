@@ -24,6 +24,8 @@ pub const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 78, 0, 0), 16
 /// The same of IPv6: a unique local prefix.
 pub const NETWORK6: Ipv6Net =
     Ipv6Net::new_assert(std::net::Ipv6Addr::new(0xfd4d, 0x494e, 0x5400, 0x78, 0, 0, 0, 0), 64);
+/// Addresses on mint0, unless the owner says otherwise.
+const MINT0: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 24);
 /// Node 0's address, counted from the network's, where there is no mint0.
 const NODE_0: u32 = 10;
 
@@ -72,6 +74,19 @@ pub fn node_address6(network: Ipv6Net, node: NodeId, mint0: Option<Ipv4Addr>) ->
     Ipv6Net::new_assert(address.into(), network.prefix_len())
 }
 
+/// The MAC address of a node's bridge: mint0's, which no guest can take over there; where nodes
+/// of linked machines may have the same one, another that follows from the address on mint0.
+pub fn bridge_mac(mint0_mac: &str, mint0: Option<Ipv4Addr>) -> String {
+    match mint0.filter(|address| !MINT0.contains(address)) {
+        None => mint0_mac.to_owned(),
+        Some(address) => {
+            // locally administered, and none that mint0 knows nodes by
+            let [a, b, c, d] = address.octets();
+            format!("06:4d:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+        }
+    }
+}
+
 /// The address that guests send to what is not on their Ethernet; every node has it.
 pub fn gateway(network: Ipv4Net) -> Ipv4Addr {
     nth(network, 1)
@@ -118,6 +133,10 @@ mod tests {
         let shown = |v4: &str, v6: &str| (v4.to_owned(), v6.to_owned());
         assert_eq!(of("10.77.0.11", NETWORK), shown("10.78.0.11/16", "fd4d:494e:5400:78::11/64"));
         assert_eq!(of("10.77.1.11", NETWORK), shown("10.78.1.11/16", "fd4d:494e:5400:78::1:11/64"));
+        let mac = |address: &str| bridge_mac("02:4d:49:4e:54:01", Some(address.parse().unwrap()));
+        assert_eq!(mac("10.77.0.11"), "02:4d:49:4e:54:01");
+        assert_eq!(mac("10.77.1.11"), "06:4d:0a:4d:01:0b");
+        assert_eq!(bridge_mac("02:4d:49:4e:54:01", None), "02:4d:49:4e:54:01");
         // DHCP has the upper half
         assert_eq!(of("10.77.201.11", NETWORK).0, "10.78.73.11/16");
         assert_eq!(of("10.77.1.11", "192.168.7.0/24".parse().unwrap()).0, "192.168.7.11/24");

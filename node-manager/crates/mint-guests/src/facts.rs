@@ -107,7 +107,9 @@ impl Facts {
         BridgeFacts {
             exists: class.join(&node.bridge).exists(),
             uplink,
-            mint0: Some(self.read("sys/class/net/mint0/address")).filter(|mac| !mac.is_empty()),
+            mint0: Some(self.read("sys/class/net/mint0/address"))
+                .filter(|mac| !mac.is_empty())
+                .map(|mac| ethernet::bridge_mac(&mac, self.mint0_address())),
             port_exists: class.join(ethernet::PORT).exists(),
             cards: self.cards_in(&class, &node.bridge),
             has_ipv6: self.path("proc/sys/net/ipv6").exists(),

@@ -178,11 +178,11 @@ impl Parts {
         });
         let own_keys = crate::ssh::host_keys(&app.root, &app.bundle);
         app.marks().ssh_host_keys.insert(here, own_keys);
-        // libvirtd waits for it
-        links::watch::install_tls(&app);
         if app.config.network.enabled {
             network::note_address(&app.root, &app.config.network, here);
         }
+        // libvirtd waits for it
+        links::watch::install_tls(&app);
         interrupted::settle(&app).await;
         interrupted::end_elsewhere(&app);
         let router = routes::router(app.clone());
