@@ -108,6 +108,9 @@ fn machine_wide(bridge: &str, mac: &str, facts: &BridgeFacts) -> Vec<Step> {
         // loose: it may be up before mint0 is
         steps.push(format!("link add link mint0 name {port} type vlan id {vlan} loose_binding on"));
     }
+    // that of mint0 may be another node's on a linked machine, and the bridge would take what
+    // comes from there for its own
+    steps.push(format!("link set {port} address {mac}"));
     // mint0 takes more, guests' and other cards do not; segmentation is left to the receiver
     steps.extend([port, bridge].map(|device| format!("link set {device} mtu {}", ethernet::MTU)));
     if facts.has_ipv6 {
@@ -185,6 +188,7 @@ mod tests {
         let joined = [
             "link set mintbr0 address 02:4d:49:4e:54:01",
             "link add link mint0 name mint0.78 type vlan id 78 loose_binding on",
+            "link set mint0.78 address 02:4d:49:4e:54:01",
             "link set mint0.78 mtu 1500",
             "link set mintbr0 mtu 1500",
             "link set mint0.78 addrgenmode none",
@@ -192,7 +196,7 @@ mod tests {
             "link set mint0.78 type bridge_slave neigh_suppress on",
             "address replace 10.78.0.1/32 dev mintbr0",
         ];
-        assert_eq!(all[1..9], joined);
+        assert_eq!(all[1..10], joined);
         let set = all.iter().position(|line| line.ends_with("accept_ra 0")).unwrap();
         assert!(set < all.iter().position(|line| line == "link set mintbr0 up").unwrap());
         assert!(
