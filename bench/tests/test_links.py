@@ -132,6 +132,7 @@ def test_guest_of_a_linked_machine_is_seen_started_and_called_back(linked: TwoMa
         assert caught.value.status == REFUSED and b.machine.alive()
 
 
+@pytest.mark.soak
 @pytest.mark.soak_only
 def test_guest_stays_when_the_wire_is_cut_amid_its_move(linked: TwoMachines):
     """It runs on a all the time; its move is cancelled meanwhile, and ends when the wire is whole again. Then nothing of
