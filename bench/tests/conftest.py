@@ -379,7 +379,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-starts", type=int, default=10, help="node starts in each (default 10)")
     parser.addoption("--node0-rounds", type=int, default=2, help="ends of node 0 alone, in turns by a restart and by a panic (default 2)")
     parser.addoption("--stress-rounds", type=int, default=2, help="kills amid moves that hit (default 2)")
-    parser.addoption("--guest-kills", type=int, default=20, help="kills at steps of a guest's moves (default 20)")
+    parser.addoption("--guest-kills", type=int, default=8, help="kills at steps of a guest's moves (default 8)")
     parser.addoption("--crashes", type=int, default=2, help="crashes of node 1 in a row (default 2)")
     parser.addoption("--moves", type=int, default=14, help="random moves under load that are done (default 14)")
     parser.addoption("--rounds", type=int, default=5, help="stop, restart, remove and add of a node (default 5)")

@@ -68,20 +68,21 @@ MINTD, GUESTDS, LIBVIRTD, QEMU, NODE = (
 )
 VICTIMS = (MINTD_ASKER, *(kind[side] for kind in (MINTD, GUESTDS, LIBVIRTD, QEMU, NODE) for side in (SOURCE, TARGET)))
 
-# What an ordinary run does, in 20 kills: each step, each victim.
+# The first eight are what an ordinary run does: on either side, before and after the switch-over. Then each step, each
+# victim.
 FIRST = (
     (PLANNED, GUESTDS[SOURCE]),
-    (WRITTEN, GUESTDS[SOURCE]),
     (NOTED, GUESTDS[TARGET]),
     (EXPECTED, GUESTDS[SOURCE]),
-    (GOING, GUESTDS[SOURCE]),
-    (GOING, MINTD[SOURCE]),
     (GOING, MINTD_ASKER),
-    (GOING, LIBVIRTD[SOURCE]),
     (GOING, LIBVIRTD[TARGET]),
     (GOING, QEMU[TARGET]),
     (DONE, GUESTDS[SOURCE]),
     (LANDED, GUESTDS[TARGET]),
+    (WRITTEN, GUESTDS[SOURCE]),
+    (GOING, GUESTDS[SOURCE]),
+    (GOING, MINTD[SOURCE]),
+    (GOING, LIBVIRTD[SOURCE]),
     (SWITCH, LIBVIRTD[SOURCE]),
     (FORGOTTEN, MINTD[TARGET]),
     (DROPPED, GUESTDS[SOURCE]),
