@@ -20,6 +20,8 @@ pub(crate) struct Fake {
     pub others: Mutex<BTreeMap<String, Arc<Fake>>>,
     /// Terminals of guests' consoles, by name.
     pub consoles: Mutex<BTreeMap<String, String>>,
+    /// How guests left: where libvirt was reached, and whether under TLS.
+    pub ways: Mutex<Vec<String>>,
     /// What was done, in words.
     pub log: Mutex<Vec<String>>,
     /// Guests that get no other CPUs.
@@ -163,7 +165,7 @@ impl Hypervisor for Fake {
     ) -> Result<(), HypervisorError> {
         let (facts, _) = self.find(&what.name)?;
         progress(Progress { total_bytes: 8 << 20, rest_bytes: 4 << 20, ..Progress::default() });
-        lock(&self.log).push(format!("{} tls={}", what.to_uri, what.tls));
+        lock(&self.ways).push(format!("{} tls={}", what.to_uri, what.tls));
         let other = lock(&self.others).get(&what.to_address).cloned();
         let other = other.ok_or_else(|| HypervisorError::Said("the wire is cut".into()))?;
         other.define(&facts.name, true, &what.xml);

@@ -60,7 +60,7 @@ fn guest_goes_to_a_linked_machine_is_found_there_and_comes_back() {
         assert_eq!((done.to_name.as_str(), done.to_machine), ("b/far", Some(id(2))));
         assert!(!here.has("web") && there.has("web"));
         // libvirt of another machine knows no ssh key of this one's
-        let said = here.log.lock().unwrap().clone();
+        let said = here.ways.lock().unwrap().clone();
         assert!(said.contains(&"qemu+tls://10.0.0.2/system tls=true".to_owned()), "{said:?}");
         for app in &machine.apps {
             assert_eq!(app.journal.all(), []);
