@@ -64,7 +64,7 @@ def path_of(server: Server, name: str) -> str:
 
 def test_guest_moves_to_another_machine_with_its_disk_and_its_connection(linked: TwoMachines):
     """By mintctl from a to b, and by plain virsh back: it writes and compares its disk, and talks by TCP with a guest
-    that stays on b. Memory and disks go under TLS, which a wire's listener cannot read."""
+    that stays on b. One connection all the time, the same address."""
     a, b = linked.a, linked.b
     with contextlib.ExitStack() as ends:
         for server in linked.servers:

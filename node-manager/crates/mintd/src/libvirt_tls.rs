@@ -136,24 +136,9 @@ pub(crate) fn tell_libvirtd() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mint_types::{MachineId, NodeId, NodeState, NodeStatus, PeerId};
+    use crate::ssh::tests::node;
+    use mint_types::{MachineId, NodeId, PeerId};
     use std::time::Duration;
-
-    fn status() -> NodeStatus {
-        NodeStatus {
-            id: NodeId::ZERO,
-            name: String::new(),
-            state: NodeState::Running,
-            boots: 1,
-            heartbeat: 1,
-            state_change_ns: 0,
-            cpus_online: 1,
-            boot_cpu: None,
-            memory_bytes: 0,
-            release: String::new(),
-            reason: String::new(),
-        }
-    }
 
     #[test]
     fn files_are_where_libvirt_and_qemu_look_and_are_written_when_they_are_news() {
@@ -164,9 +149,10 @@ mod tests {
         let here = PeerId { machine: MachineId::from_random([7; 16]).unwrap(), node: NodeId::ZERO };
         let now = SystemTime::now();
         let authority = Authority::open(here, root, root, now).unwrap().unwrap();
-        let status = status();
-        let node = Node { status: &status, address: "10.77.0.10".parse().unwrap() };
-        let write = |linked: &[&str], now| install(root, &authority, &node, linked, now).unwrap();
+        let status = node(0, "");
+        let here_node = Node { status: &status, address: "10.77.0.10".parse().unwrap() };
+        let write =
+            |linked: &[&str], now| install(root, &authority, &here_node, linked, now).unwrap();
         assert!(write(&[], now));
         assert!(!write(&[], now), "nothing is news");
         let path = root.join(FOLDER).join(CERTIFICATE);

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tracing::{info, warn};
 
 use crate::identity::write_section;
+use crate::links::address;
 
 const DEVICE: &str = "mint0";
 
@@ -105,7 +106,6 @@ pub(crate) fn host_names(node: &NodeStatus) -> Vec<String> {
 
 /// Names of a linked machine's nodes: `nodeN.MACHINE`, and its own before the machine's.
 fn linked_lines(link: &Link) -> impl Iterator<Item = String> {
-    let network = Network { subnet: link.view.subnet, ..Network::default() };
     link.view.nodes.iter().map(move |node| {
         let machine = &link.view.name;
         let mut names = vec![format!("node{}.{machine}", node.id)];
@@ -113,7 +113,7 @@ fn linked_lines(link: &Link) -> impl Iterator<Item = String> {
         if node.name.parse::<NodeName>().is_ok() && !names.contains(&own) {
             names.push(own);
         }
-        format!("{} {}", network.address(node.id), names.join(" "))
+        format!("{} {}", address(link, node.id), names.join(" "))
     })
 }
 

@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
+use crate::links::address;
 use crate::pki::Pki;
 
 /// For a kernel to accept a connection, and for a packet of it to be sent again.
@@ -101,8 +102,7 @@ impl PeerClients {
             ErrorBody::new(ErrorCode::PeerUnreachable, text)
                 .hint("mintctl machine show tells which of its nodes run, and whether it answers")
         })?;
-        let network = Network { subnet: link.view.subnet, ..Network::default() };
-        Ok(self.keep(id, SocketAddr::from((network.address(node), link.port)), keys))
+        Ok(self.keep(id, SocketAddr::from((address(link, node), link.port)), keys))
     }
 
     /// A client that stays, as long as nobody's keys change.

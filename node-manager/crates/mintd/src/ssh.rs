@@ -223,11 +223,11 @@ pub(crate) fn write_clients(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use mint_types::NodeState;
 
-    fn node(id: u32, name: &str) -> NodeStatus {
+    pub(crate) fn node(id: u32, name: &str) -> NodeStatus {
         NodeStatus {
             id: NodeId::new(id).unwrap(),
             name: name.into(),

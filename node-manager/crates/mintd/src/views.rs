@@ -41,13 +41,11 @@ pub(crate) async fn node_list(app: &Arc<App>) -> Result<NodeList, ErrorBody> {
 
 /// One node, with what it owns.
 pub(crate) async fn node_detail(app: &Arc<App>, reference: &str) -> Result<NodeDetail, ErrorBody> {
-    if let Place::Linked(link, node) = place(app, reference)? {
-        return linked_detail(app, &link, node).await;
-    }
-    // by our own machine's id, too
-    let reference = reference.rsplit('/').next().unwrap_or(reference);
+    let node = &match place(app, reference)? {
+        Place::Own(node) => node,
+        Place::Linked(link, node) => return linked_detail(app, &link, node).await,
+    };
     let inventory = app.inventory()?;
-    let node = inventory.resolve(reference).map_err(|refusal| ErrorBody::refused(vec![refusal]))?;
     let of = |kind| inventory.owned(node.id, kind);
     let resources = NodeResources {
         cpus: of(Kind::Cpu).map(|resource| resource_view(&inventory, resource)).collect(),

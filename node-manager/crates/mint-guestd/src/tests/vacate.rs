@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guests make way for what their node loses.
 
+use super::evacuate::evacuate;
 use super::*;
 
 /// Node 1 has CPU 0 (APIC id 4) and CPU 1 (6), and 1 GiB that is free.

@@ -133,8 +133,8 @@ async fn link(State(app): Shared, body: String) -> Result<Json<LinkView>, Failur
     }
     let LinkRequest { name, address, introduction } = request;
     let root = app.root.clone();
-    let wire = tokio::task::spawn_blocking(move || routes::wire(&root, address)).await;
-    let wire = wire.unwrap_or_else(|fault| Err(fault.to_string())).map_err(|why| {
+    let mtu = tokio::task::spawn_blocking(move || routes::wire_mtu(&root, address)).await;
+    let mtu = mtu.unwrap_or_else(|fault| Err(fault.to_string())).map_err(|why| {
         let text = format!("machine {name} is not linked: {why}");
         ErrorBody::new(ErrorCode::Failed, text)
             .hint("give this node's card an address of the wire's network, or link on another node")
@@ -153,7 +153,7 @@ async fn link(State(app): Shared, body: String) -> Result<Json<LinkView>, Failur
         },
         port: introduction.port,
         gateway: introduction.node.node,
-        mtu: wire.mtu,
+        mtu,
         authority: introduction.authority,
         known: vec![introduction.node],
     };

@@ -14,16 +14,12 @@ use tracing::warn;
 
 use crate::network::{NetworkError, ip};
 
+/// Of Ethernet, where a device does not tell.
+const MTU: u32 = 1500;
 /// Marks routes that are ours (ip-route(8), `proto`).
 const PROTOCOL: &str = "178";
 
 const FORWARDS: &str = "proc/sys/net/ipv4/ip_forward";
-
-/// The wire to another machine.
-pub(super) struct Wire {
-    /// Largest packet, in bytes.
-    pub mtu: u32,
-}
 
 /// What `ip -json route` says of a route.
 #[derive(Deserialize)]
@@ -40,13 +36,13 @@ pub(super) fn is_whole(root: &Path) -> bool {
     root == Path::new("/")
 }
 
-/// Finds the wire to an address.
+/// Finds the wire to an address, and gives its largest packet, in bytes.
 ///
 /// # Errors
 /// When there is none, or routers are between.
-pub(super) fn wire(root: &Path, address: Ipv4Addr) -> Result<Wire, String> {
+pub(super) fn wire_mtu(root: &Path, address: Ipv4Addr) -> Result<u32, String> {
     if !is_whole(root) {
-        return Ok(Wire { mtu: 1500 });
+        return Ok(MTU);
     }
     let shown = ip(&["-json", "route", "get", &address.to_string()])
         .map_err(|error| format!("there is no way to {address}: {error}"))?;
@@ -60,7 +56,7 @@ pub(super) fn wire(root: &Path, address: Ipv4Addr) -> Result<Wire, String> {
     }
     let path = root.join("sys/class/net").join(&route.dev).join("mtu");
     let mtu = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
-    Ok(Wire { mtu: mtu.unwrap_or(1500) })
+    Ok(mtu.unwrap_or(MTU))
 }
 
 fn parse(shown: &str) -> Vec<Route> {
