@@ -181,7 +181,7 @@ impl Parts {
         if app.config.network.enabled {
             network::note_address(&app.root, &app.config.network, here);
         }
-        // libvirtd waits for it
+        // libvirtd waits for it, and reads it when it starts
         links::watch::install_tls(&app);
         interrupted::settle(&app).await;
         interrupted::end_elsewhere(&app);

@@ -71,7 +71,9 @@ async fn look(app: &Arc<App>, set: &mut Set) {
         if is_news {
             refresh_names(&shared);
         }
-        install_tls(&shared);
+        if install_tls(&shared) && routes::is_whole(&shared.root) {
+            libvirt_tls::tell_libvirtd();
+        }
     });
     _ = done.await;
     ask(app).await;
@@ -143,19 +145,22 @@ async fn tell(app: &Arc<App>, set: &mut Set) {
     }
 }
 
-/// libvirt and QEMU have a certificate, and believe this machine's and linked ones'.
-pub(crate) fn install_tls(app: &App) {
-    let Some(pki) = &app.peers.tls else { return };
-    let Some(authority) = pki.authority() else { return };
-    let Ok(Some(status)) = app.machine.node(app.here) else { return };
+/// libvirt and QEMU have a certificate, and believe this machine's and linked ones'. Gives
+/// whether libvirt is to read something anew.
+pub(crate) fn install_tls(app: &App) -> bool {
+    let Some(pki) = &app.peers.tls else { return false };
+    let Some(authority) = pki.authority() else { return false };
+    let Ok(Some(status)) = app.machine.node(app.here) else { return false };
     let address = app.config.network.address(app.here).into();
     let links = app.links.all();
     let linked: Vec<&str> = links.iter().map(|link| link.authority.as_str()).collect();
     let node = Node { status: &status, address };
     match libvirt_tls::install(&app.root, authority, &node, &linked, pki.now()) {
-        Ok(true) if routes::is_whole(&app.root) => libvirt_tls::tell_libvirtd(),
-        Ok(_) => {}
-        Err(error) => warn!(%error, "libvirt has no TLS"),
+        Ok(is_news) => is_news,
+        Err(error) => {
+            warn!(%error, "libvirt has no TLS");
+            false
+        }
     }
 }
 
