@@ -22,6 +22,8 @@ TOLD = "#cloud-config\nhostname: boots\n"
 def test_disk_image_becomes_a_guest_of_another_node_that_boots_and_moves(pair: Server):
     """A qcow2 on node 0, imported for node 1 with what cloud-init is to be told: the guest boots from its disk there;
     image and node 0 are as before, nothing that was sent is left; it moves to node 2 with both its disks."""
+    for node in (pair.one, pair.two):
+        pair.wait_ready(node)
     with Guest(pair.one, "boots") as guest, Guest(pair.two, "boots") as there:
         sector = base64.b64encode(SECTOR).decode()
         pair.zero.run(
