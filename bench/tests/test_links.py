@@ -17,6 +17,7 @@ from rig.two import TwoMachines
 
 RECORDS = "/var/lib/mint/guests"  # what mint-guestd writes down of migrations that are not over
 LIMIT_S = 300  # of a migration over the wire
+SAME_MIB = 48  # of a guest's memory, which are the same again and again
 
 
 def link(here: Server, name: str, there: Server) -> dict:
@@ -111,16 +112,19 @@ def test_guest_moves_to_another_machine_with_its_disk_and_its_connection(linked:
 
 
 def test_guest_of_a_linked_machine_is_seen_started_and_called_back(linked: TwoMachines):
-    """From a: a guest that is defined on b is started, shown and ended; one that runs there comes to a by a's word."""
+    """From a: a guest that is defined on b is started, and comes to a by a's word, compressed."""
     a, b = linked.a, linked.b
     with Guest(b.zero, "far") as far, Guest(a.zero, "far") as near:
         far.start("--no-start --no-disk --no-network")
         assert a.mintctl("vm", "start", "far")["state"] == "running"
         assert running(b) == ["far"]
-        far.wait_ticks(2)
+        # more than may be sent, if it is compressed
+        shown, status = far.shell(f"yes mint | dd of=/tmp/same bs=1M count={SAME_MIB} iflag=fullblock 2>/dev/null")
+        assert status == 0, shown
         ticks = far.ticks()
-        done = a.mintctl("vm", "migrate", "far", "--to", "node0", limit_s=LIMIT_S)
+        done = a.mintctl("vm", "migrate", "far", "--to", "node0", "--compress", limit_s=LIMIT_S)
         assert running(a) == ["far"] and running(b) == [], done
+        assert 0 < done["took"]["memory_sent_bytes"] < SAME_MIB << 20, done
         near.wait_ticks(2)
         assert near.counter()[0][0] > ticks and "mint-guest: up" not in near.log()
         with pytest.raises(MintctlError) as caught:

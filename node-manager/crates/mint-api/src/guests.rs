@@ -139,6 +139,9 @@ pub struct MigrateRequest {
     /// So many streams beside each other; nothing: one.
     #[serde(default)]
     pub parallel: Option<u32>,
+    /// Memory is compressed (zstd) on its way, which takes streams: two, if `parallel` is nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compress: bool,
     /// After so long the guest goes on there, whatever is not there yet, and fetches memory as it
     /// needs it; nothing: it goes when all memory has gone.
     #[serde(default)]
@@ -157,6 +160,9 @@ pub struct EvacuateRequest {
     pub downtime_ms: Option<u64>,
     /// So many streams beside each other; nothing: one.
     pub parallel: Option<u32>,
+    /// See [`MigrateRequest::compress`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub compress: bool,
     /// See [`MigrateRequest::post_copy_after_s`].
     pub post_copy_after_s: Option<u64>,
     /// The node loses that: guests that use its cores get others of the node, and as many go as

@@ -163,6 +163,7 @@ impl Places {
                 bandwidth_bytes_s: request.bandwidth_bytes_s,
                 downtime_ms: request.downtime_ms,
                 parallel: request.parallel,
+                compress: request.compress,
                 post_copy_after_s: request.post_copy_after_s,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {

@@ -95,6 +95,8 @@ pub struct Move {
     pub downtime_ms: Option<u64>,
     /// So many streams.
     pub parallel: Option<u32>,
+    /// They are compressed; then there are some.
+    pub compress: bool,
     /// After so long it goes on there, whatever memory is not there yet.
     pub post_copy_after_s: Option<u64>,
 }

@@ -432,6 +432,9 @@ fn how(what: &Move) -> (MigrateParameters, u32) {
     if what.parallel.is_some() {
         flags |= sys::VIR_MIGRATE_PARALLEL;
     }
+    if what.compress {
+        flags |= sys::VIR_MIGRATE_COMPRESSED;
+    }
     if what.post_copy_after_s.is_some() {
         flags |= sys::VIR_MIGRATE_POSTCOPY;
     }
@@ -444,6 +447,7 @@ fn how(what: &Move) -> (MigrateParameters, u32) {
         dest_xml: Some(what.xml.clone()),
         persist_xml: what.persistent_xml.clone(),
         migrate_disks: what.disks.clone(),
+        compression: what.compress.then(|| "zstd".to_owned()),
         parallel_connections: what.parallel.and_then(|count| i32::try_from(count).ok()),
         listen_address: Some(what.to_address.clone()),
         uri: Some(format!("tcp://{}", what.to_address)),
@@ -478,6 +482,7 @@ mod tests {
             bandwidth_bytes_s: Some(3 * MIB + 1),
             downtime_ms: None,
             parallel: None,
+            compress: false,
             post_copy_after_s: None,
         };
         let (parameters, flags) = how(&what);
@@ -489,16 +494,19 @@ mod tests {
             persistent_xml: Some("<domain/>".into()),
             disks: vec!["vda".into()],
             parallel: Some(2),
+            compress: true,
             ..what.clone()
         };
-        assert_eq!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
-        assert_eq!(flags & sys::VIR_MIGRATE_TLS, 0);
+        assert_eq!(flags & (sys::VIR_MIGRATE_POSTCOPY | sys::VIR_MIGRATE_COMPRESSED), 0);
+        assert_eq!((flags & sys::VIR_MIGRATE_TLS, parameters.compression), (0, None));
         let (_, flags) = how(&Move { post_copy_after_s: Some(0), tls: true, ..what });
         assert_ne!(flags & sys::VIR_MIGRATE_POSTCOPY, 0);
         assert_ne!(flags & sys::VIR_MIGRATE_TLS, 0);
         let (parameters, flags) = how(&more);
         assert_eq!(parameters.parallel_connections, Some(2));
-        let all = copies | sys::VIR_MIGRATE_PERSIST_DEST | sys::VIR_MIGRATE_PARALLEL;
+        assert_eq!(parameters.compression.as_deref(), Some("zstd"));
+        let streams = sys::VIR_MIGRATE_PARALLEL | sys::VIR_MIGRATE_COMPRESSED;
+        let all = copies | sys::VIR_MIGRATE_PERSIST_DEST | streams;
         assert_eq!(flags & all, all);
     }
 }

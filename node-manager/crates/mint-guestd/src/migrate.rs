@@ -30,6 +30,8 @@ use crate::wire::{Arrived, Expected};
 /// For the destination to say that the guest runs: its vCPUs may stall.
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
 const SEEN_POLL: Duration = Duration::from_millis(200);
+/// Of a migration that is to be compressed and does not say how many.
+const STREAMS: u32 = 2;
 
 /// A migration that can begin.
 pub(crate) struct Way {
@@ -113,8 +115,9 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         ("downtime_ms", request.downtime_ms == Some(0)),
         ("parallel", request.parallel == Some(0)),
     ];
-    if request.parallel.is_some() && request.post_copy_after_s.is_some() {
-        let text = "bad request: post-copy has one stream: leave parallel out";
+    let has_streams = request.parallel.is_some() || request.compress;
+    if has_streams && request.post_copy_after_s.is_some() {
+        let text = "bad request: post-copy has one stream: leave parallel and compress out";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
     match zero.iter().find(|(_, is_zero)| *is_zero) {
@@ -281,7 +284,8 @@ impl Way {
             disks: self.plan.disks.iter().map(|disk| disk.target.clone()).collect(),
             bandwidth_bytes_s: self.request.bandwidth_bytes_s,
             downtime_ms: self.request.downtime_ms,
-            parallel: self.request.parallel,
+            parallel: self.request.parallel.or(self.request.compress.then_some(STREAMS)),
+            compress: self.request.compress,
             post_copy_after_s: self.request.post_copy_after_s,
         }
     }
@@ -421,13 +425,17 @@ mod tests {
             bandwidth_bytes_s: None,
             downtime_ms: Some(100),
             parallel: Some(2),
+            compress: false,
             post_copy_after_s: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };
         assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
         // libvirt has not both
-        let both = MigrateRequest { post_copy_after_s: Some(0), ..plain };
+        let both = MigrateRequest { post_copy_after_s: Some(0), ..plain.clone() };
         assert_eq!(check(&both).unwrap_err().code, ErrorCode::BadRequest);
+        let both = MigrateRequest { parallel: None, compress: true, ..both };
+        assert_eq!(check(&both).unwrap_err().code, ErrorCode::BadRequest);
+        check(&MigrateRequest { parallel: None, compress: true, ..plain }).unwrap();
     }
 }

@@ -483,6 +483,7 @@ mod tests {
             "mintctl vm migrate web",
             "mintctl vm migrate web --to node1 --bandwidth fast",
             "mintctl vm migrate web --to node1 --parallel 0",
+            "mintctl vm migrate web --to node1 --compress --post-copy-after 1",
         ] {
             let error = Args::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

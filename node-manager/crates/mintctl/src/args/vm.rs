@@ -113,10 +113,15 @@ pub struct MigrateHow {
     /// Send by so many streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub parallel: Option<u32>,
+    /// Compress memory on its way, by two streams unless --parallel says how many
+    ///
+    /// For a slow wire between machines: it takes time of both nodes' cores.
+    #[arg(long)]
+    pub compress: bool,
     /// After S seconds it goes on there, and fetches the rest of its memory as it needs it
     ///
     /// For a guest that changes memory faster than it can be sent. Until all is there, the guest
     /// is lost if either node ends.
-    #[arg(long, value_name = "S", conflicts_with = "parallel")]
+    #[arg(long, value_name = "S", conflicts_with_all = ["parallel", "compress"])]
     pub post_copy_after: Option<u64>,
 }

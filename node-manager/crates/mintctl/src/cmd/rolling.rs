@@ -75,6 +75,7 @@ impl Evacuated {
                 bandwidth_bytes_s: None,
                 downtime_ms: None,
                 parallel: None,
+                compress: false,
                 post_copy_after_s: None,
             };
             let path = vm_path("/v1/vms", &vm.uuid) + "/migrate";

@@ -126,6 +126,7 @@ async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
         bandwidth_bytes_s: args.how.bandwidth,
         downtime_ms: args.how.downtime_ms,
         parallel: args.how.parallel,
+        compress: args.how.compress,
         post_copy_after_s: args.how.post_copy_after,
     };
     let path = path_of(&args.vm, "/migrate")?;
@@ -140,6 +141,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
         bandwidth_bytes_s: how.bandwidth,
         downtime_ms: how.downtime_ms,
         parallel: how.parallel,
+        compress: how.compress,
         post_copy_after_s: how.post_copy_after,
         taken: None,
     };

@@ -212,6 +212,7 @@ fn move_in_which_mintd_died_is_told_as_one_that_went_on() {
             bandwidth_bytes_s: None,
             downtime_ms: None,
             parallel: None,
+            compress: false,
             post_copy_after_s: None,
         };
         let id = {
