@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make report, quick: every group measures on the emulated server, and all is drawn."""
+"""make report, quick: every group measures on the emulated server, and all is drawn. In an ordinary run: the groups that
+share one boot of it."""
 
 import contextlib
 import json
@@ -11,6 +12,7 @@ import pytest
 
 import figures_configs as configs
 import figures_isolation as isolation
+import figures_migrate as migrate
 import figures_moves as moves
 import figures_network as network
 import figures_partition as partition
@@ -19,10 +21,11 @@ import figures_scaling as scaling
 import figures_start as start
 from report import run
 from report.recorder import read
+from report.samples import DataSet
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
-MODULES = (configs, start, ready, partition, network, moves, isolation, scaling)
+MODULES = (configs, start, ready, partition, network, moves, migrate, isolation, scaling)
 
 MACHINES = {
     *((group, "machine 1") for group in run.GROUPS if group != "partition"),
@@ -51,12 +54,14 @@ SIDES = {
     "start": set(start.SIDES),
     "network": {network.MINT0, network.AGAIN, network.LOOPBACK},
     "partition": {partition.OFF, partition.ON},
+    "migrate": {*migrate.MOVE_SIDES, *migrate.TALK_SIDES},
     "isolation": {IDLE, AGAIN, BESIDE},
 }
 
 
 # Groups that measure on one machine here, which each gets as if it had just booted; the others before.
-ON_ONE = ("start", "ready", "network", "moves")
+ONE = (start, ready, network, moves)
+ON_ONE = tuple(module.GROUP for module in ONE)
 ORDER = (*(group for group in run.GROUPS if group not in ON_ONE), *ON_ONE)
 
 
@@ -76,37 +81,56 @@ def few_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             one.roles = roles
             return contextlib.nullcontext(one)
 
-        for module in (start, ready, network, moves):
+        for module in ONE:
             monkeypatch.setattr(module, "Server", server)
         yield
+
+
+@pytest.fixture
+def trimmed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its folder is another, and little is left of a quick run."""
+    monkeypatch.setattr(run, "OUT", tmp_path)
+    for (module, name), less in TRIMMED.items():
+        monkeypatch.setattr(module, name, less)
+
+
+def run_of(folder: Path, groups: tuple[str, ...]) -> DataSet:
+    """A quick run of these groups: each is measured and drawn, and no other."""
+    assert run.main(["--quick", *groups]) == 0
+    data = read(folder / "data.jsonl")
+    assert data.ended == {machine for machine in MACHINES if machine[0] in groups} and not data.cut
+    seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
+    assert {group: seen[group] for group in SIDES} == {group: SIDES[group] if group in groups else set() for group in SIDES}
+    summary = json.loads((folder / "summary.json").read_text())
+    goals = [goal for module in MODULES for goal in module.GOALS]
+    assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
+    found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
+    assert {group for group, _ in found} == set(groups)
+    cases = {(sample.group, sample.case) for sample in data.samples}
+    for module in ONE:
+        assert found >= {(goal.group, goal.name) for goal in module.GOALS} or module is network
+        assert cases >= {(one.group, one.case) for one in module.FIGURES}
+    for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
+        assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
+    text = (folder / "index.html").read_text()
+    assert "QUICK=1" in text and all((f"<h2>{group}</h2>" in text) == (group in groups) for group in run.GROUPS)
+    return data
 
 
 # What it measures is of the kernels that the images carry.
 if DEFAULT_FLAVOUR == "mint":
 
-    def test_report_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_machines: None):
+    def test_report_of_one_machine_is_measured_and_drawn(tmp_path: Path, few_machines: None, trimmed: None):
+        """Nodes' and guests' starts, the network, moves."""
+        run_of(tmp_path / "quick", ON_ONE)
+
+    @pytest.mark.soak
+    @pytest.mark.soak_only
+    def test_report_runs_whole(tmp_path: Path, few_machines: None, trimmed: None):
         """What each group gives is there, and drawn."""
-        monkeypatch.setattr(run, "OUT", tmp_path)
-        for (module, name), less in TRIMMED.items():
-            monkeypatch.setattr(module, name, less)
-        assert run.main(["--quick", *ORDER]) == 0
-        folder = tmp_path / "quick"
-        data = read(folder / "data.jsonl")
-        assert data.ended == MACHINES and not data.cut
-        seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
-        assert {group: seen[group] for group in SIDES} == SIDES
+        data = run_of(tmp_path / "quick", ORDER)
         cases = {(sample.group, sample.case) for sample in data.samples}
-        assert cases >= {(one.group, one.case) for one in (*start.FIGURES, *ready.FIGURES, *network.FIGURES, *moves.FIGURES)}
         assert cases >= {("partition", job) for job in partition.TITLES}
+        assert cases >= {(one.group, one.case) for one in migrate.FIGURES}
         assert cases >= {("isolation", WAKE.case(what)) for what in (isolation.LATENCY, isolation.INTERRUPTS)}
         assert cases >= {("scaling", case) for case in ("unlink 2", "start", "kept", "each costs", "control area")}
-        summary = json.loads((folder / "summary.json").read_text())
-        goals = [goal for module in MODULES for goal in module.GOALS]
-        assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
-        found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
-        assert {group for group, _ in found} == set(run.GROUPS)
-        assert found >= {(goal.group, goal.name) for goal in (*start.GOALS, *ready.GOALS, *moves.GOALS)}
-        for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
-            assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
-        text = (folder / "index.html").read_text()
-        assert "QUICK=1" in text and all(f"<h2>{group}</h2>" in text for group in run.GROUPS)

@@ -12,6 +12,7 @@ import pytest
 
 import figures_configs
 import figures_isolation
+import figures_migrate
 import figures_moves
 import figures_network
 import figures_partition
@@ -38,6 +39,7 @@ MODULES = {
     "partition": figures_partition,
     "network": figures_network,
     "moves": figures_moves,
+    "migrate": figures_migrate,
     "scaling": figures_scaling,
     "isolation": figures_isolation,
 }
@@ -150,6 +152,27 @@ class PlayedGuest(Played):
         return {"stream": 26.0, "trip": 5736.0}
 
 
+class PlayedTwo:
+    """Two machines, and what goes between them and talks there."""
+
+    def __init__(self, *_) -> None:
+        self.a = self.b = Played()
+
+    def move(self) -> dict[str, float]:
+        return {"total": 4.0, "downtime": 0.1, "own": 4.0}
+
+    def ethernet(self) -> dict[str, float]:
+        return {"stream": 26.0, "trip": 5736.0}
+
+    routes = one_node = ethernet
+
+    def __enter__(self) -> "PlayedTwo":
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+
 class PlayedPlace:
     """Takes ten times a second of its own core, and 500 instructions."""
 
@@ -214,6 +237,10 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_configs, "Pinned", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(figures_isolation, "neighbours", lambda server, _: contextlib.nullcontext(PlayedNeighbours(server)))
     monkeypatch.setattr(figures_isolation, "Pinned", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(figures_migrate, "TwoMachines", PlayedTwo)
+    monkeypatch.setattr(figures_migrate, "Talkers", PlayedTwo)
+    sides = dict.fromkeys(figures_migrate.MOVE_SIDES, PlayedTwo())
+    monkeypatch.setattr(figures_migrate, "movers", lambda _: contextlib.nullcontext(sides))
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})

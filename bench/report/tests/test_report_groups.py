@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import time
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import figures_ethernet
+import figures_migrate
 import figures_moves
 import figures_partition
 import figures_start
@@ -151,3 +154,39 @@ def test_move_without_a_time_is_an_error(monkeypatch: pytest.MonkeyPatch):
 
 def test_request_of_fio_costs_its_processors_time():
     assert figures_partition.per_request_us(Played().out("--output-format=json")) == pytest.approx(50.0)
+
+
+def test_own_part_of_a_move_is_what_libvirt_did_not_take():
+    said = {"took": {"total_ms": 4000, "downtime_ms": 40}}
+    assert figures_migrate.figures(5.0, said) == {"total": 5.0, "downtime": 0.04, "own": pytest.approx(25.0)}
+    with pytest.raises(RigError, match="does not say what the move took"):
+        figures_migrate.figures(5.0, {"took": None})
+
+
+def test_downtime_between_machines_is_the_one_that_takes_no_two_clocks():
+    said = "Total downtime:       812          ms\nDowntime w/o network: 570          ms\n"
+    assert figures_migrate.downtime_s(said) == 0.57
+    with pytest.raises(RigError, match="stood still"):
+        figures_migrate.downtime_s("Total downtime:       812          ms\n")
+
+
+def test_command_is_timed_by_its_own_clock_and_says_what_it_said(tmp_path: Path):
+    """The real script."""
+
+    def out(script: str, limit_s: float) -> str:
+        environment = {**os.environ, "MINT_RIG_FOLDER": str(tmp_path)}
+        return subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+
+    took_s, said = figures_migrate.timed(SimpleNamespace(out=out), "sleep 0.3; printf 'took 7\\n{}'")
+    assert 0.3 <= took_s < 30 and said == "took 7\n{}"
+
+
+def test_second_card_is_on_the_routed_bridge():
+    card = "<interface type='network'><mac address='52:54:00:00:00:01'/><source network='mint'/><model type='virtio'/></interface>"
+    tree = ElementTree.fromstring(figures_ethernet.with_second_card(f"<domain><devices>{card}</devices></domain>"))
+    first, second = tree.findall("devices/interface")
+    assert (first.get("type"), second.get("type")) == ("network", "bridge")
+    assert second.find("source").attrib == {"bridge": figures_ethernet.BRIDGE} and second.find("mac") is None
+    assert second.find("model").get("type") == "virtio"
+    with pytest.raises(RigError, match="0 cards"):
+        figures_ethernet.with_second_card("<domain><devices/></domain>")
