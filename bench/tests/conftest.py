@@ -20,6 +20,7 @@ from dataclasses import replace
 import pytest
 
 from rig import emulator
+from rig import linked as rig_linked
 from rig.errors import MachineLost, RigError
 from rig.ledger import Ledger
 from rig.load import Busy, LoadUntilEnd
@@ -158,6 +159,13 @@ def two_machines(pool: Pool) -> Iterator[TwoMachines]:
     if not pool.doubtful:
         for ledger, server in zip(before, two.servers, strict=True):
             assert_unchanged(ledger, server)
+
+
+@pytest.fixture
+def linked(two_machines: TwoMachines) -> Iterator[TwoMachines]:
+    """The two, linked (rig.linked)."""
+    with rig_linked.linked(two_machines):
+        yield two_machines
 
 
 @pytest.fixture
@@ -379,10 +387,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-starts", type=int, default=10, help="node starts in each (default 10)")
     parser.addoption("--node0-rounds", type=int, default=2, help="ends of node 0 alone, in turns by a restart and by a panic (default 2)")
     parser.addoption("--stress-rounds", type=int, default=2, help="kills amid moves that hit (default 2)")
-    parser.addoption("--guest-kills", type=int, default=8, help="kills at steps of a guest's moves (default 8)")
+    parser.addoption("--guest-kills", type=int, default=4, help="kills at steps of a guest's moves (default 4)")
+    parser.addoption("--circle-moves", type=int, default=30, help="moves of guests between nodes and machines (default 30)")
     parser.addoption("--crashes", type=int, default=2, help="crashes of node 1 in a row (default 2)")
     parser.addoption("--moves", type=int, default=14, help="random moves under load that are done (default 14)")
-    parser.addoption("--rounds", type=int, default=5, help="stop, restart, remove and add of a node (default 5)")
+    parser.addoption("--rounds", type=int, default=3, help="stop, restart, remove and add of a node (default 3)")
     parser.addoption("--scribble-s", type=float, default=20, help="seconds of scribbling over the control area (default 20)")
     seed = random.SystemRandom().randrange(1 << 32)
     parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")

@@ -68,19 +68,19 @@ MINTD, GUESTDS, LIBVIRTD, QEMU, NODE = (
 )
 VICTIMS = (MINTD_ASKER, *(kind[side] for kind in (MINTD, GUESTDS, LIBVIRTD, QEMU, NODE) for side in (SOURCE, TARGET)))
 
-# The first eight are what an ordinary run does: on either side, before and after the switch-over. Then each step, each
+# The first four are what an ordinary run does: on either side, before and after the switch-over. Then each step, each
 # victim.
 FIRST = (
+    (GOING, GUESTDS[SOURCE]),
+    (GOING, QEMU[TARGET]),
+    (DONE, GUESTDS[SOURCE]),
+    (LANDED, GUESTDS[TARGET]),
     (PLANNED, GUESTDS[SOURCE]),
     (NOTED, GUESTDS[TARGET]),
     (EXPECTED, GUESTDS[SOURCE]),
     (GOING, MINTD_ASKER),
     (GOING, LIBVIRTD[TARGET]),
-    (GOING, QEMU[TARGET]),
-    (DONE, GUESTDS[SOURCE]),
-    (LANDED, GUESTDS[TARGET]),
     (WRITTEN, GUESTDS[SOURCE]),
-    (GOING, GUESTDS[SOURCE]),
     (GOING, MINTD[SOURCE]),
     (GOING, LIBVIRTD[SOURCE]),
     (SWITCH, LIBVIRTD[SOURCE]),

@@ -167,6 +167,8 @@ def test_guest_that_cannot_go_stays_and_every_reason_is_told(pair: Server):
         assert "vm_not_running" in caught.value.codes, caught.value
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_goes_on_there_before_its_memory_is(pair: Server):
     """vm migrate --post-copy-after of a guest whose memory would take half a minute: it runs on node 2 long before, and
     what it had written is as it was."""
@@ -218,6 +220,8 @@ def test_migration_that_is_cancelled_leaves_the_guest_and_nothing_else(pair: Ser
         assert "load FAIL" not in there.log()
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guestds_that_die_amid_a_migration_leave_one_guest_and_one_disk(pair: Server):
     """kill -9 of both nodes' mint-guestd while the disk is being copied: their successors see how it ended, and delete
     the copy that nobody uses."""

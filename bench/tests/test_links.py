@@ -4,13 +4,12 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from rig import two
 from rig.echo import address, echoes, wait_echoes
 from rig.guest import Guest
+from rig.linked import wait_up
 from rig.mintctl import FAILED, REFUSED, MintctlError
 from rig.server import Server
 from rig.two import TwoMachines
@@ -18,39 +17,6 @@ from rig.two import TwoMachines
 RECORDS = "/var/lib/mint/guests"  # what mint-guestd writes down of migrations that are not over
 LIMIT_S = 300  # of a migration over the wire
 SAME_MIB = 48  # of a guest's memory, which are the same again and again
-
-
-def link(here: Server, name: str, there: Server) -> dict:
-    """Carry over what a machine says of itself, and link it."""
-    introduction = there.zero.out("mintctl machine introduce")
-    assert "PRIVATE" not in introduction
-    here.zero.run(f"cat >/run/{name}.json", stdin=introduction.encode())
-    at = two.ADDRESSES[there.machine.config.number]
-    return here.mintctl("machine", "link", name, "--address", at, "--ca", f"/run/{name}.json")
-
-
-def wait_up(server: Server, name: str, is_up: bool = True) -> None:
-    """Until a machine says that a link is up, or down."""
-    word = "true" if is_up else "false"
-    server.zero.wait(f"link to {name}: up is {word}", f"mintctl machine show --json | grep -q '\"is_up\": *{word}'")
-
-
-@pytest.fixture
-def linked(two_machines: TwoMachines) -> Iterator[TwoMachines]:
-    """The two, linked: a calls the other one b, b calls it a."""
-    for server in two_machines.servers:
-        server.wait_ready(server.zero)
-    first = link(two_machines.a, "b", two_machines.b)
-    assert not first["is_up"], "b knows nothing of a yet"
-    assert link(two_machines.b, "a", two_machines.a)["is_up"]
-    wait_up(two_machines.a, "b")
-    yield two_machines
-    for server, name in zip(two_machines.servers, "ba", strict=True):
-        if server.machine.alive():
-            server.mintctl("machine", "unlink", name)
-            assert server.mintctl("machine", "show")["links"] == []
-            assert "proto 178" not in server.zero.out("ip route")
-            server.zero.wait("the guests' Ethernet back alone", "! test -e /sys/class/net/mintvx")
 
 
 def running(server: Server) -> list[str]:
@@ -111,6 +77,8 @@ def test_guest_moves_to_another_machine_with_its_disk_and_its_connection(linked:
         print(f"over the wire: {done['took']}; longest time of a reply: {gap} s")
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_of_a_linked_machine_is_seen_started_and_called_back(linked: TwoMachines):
     """From a: a guest that is defined on b is started, and comes to a by a's word, compressed."""
     a, b = linked.a, linked.b

@@ -78,6 +78,8 @@ def test_guest_on_a_core_that_goes_gets_another_one(pair: Server):
         pair.mintctl(*RESIZE, "--cpus", ",".join(map(str, ONE.cpus)))
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_whose_memory_goes_is_moved_first_or_nothing_is_done(pair: Server):
     """node resize --memory --evacuate of memory that a guest has not touched yet, but will: the guest runs on on another
     node, and the memory is gone. Where no node can have it: refused, and neither cores nor pins nor memory change."""

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from report.at import folder_name
 from report.recorder import read
 from rig import paths
@@ -112,6 +114,8 @@ def report(environment: dict[str, str], plan: Path) -> subprocess.CompletedProce
     return done
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_report_runs_over_ssh(own_machine, tmp_path: Path):
     """A plan for another server is refused, with nothing written; a good one is measured as far as this boot goes, and
     nothing of it stays on the server."""
