@@ -30,7 +30,7 @@ def wait_up(server: Server, name: str, is_up: bool = True) -> None:
 
 @contextlib.contextmanager
 def linked(machines: TwoMachines) -> Iterator[TwoMachines]:
-    """They are linked meanwhile. Raises RigError unless a link is down until both sides have it, and nothing is left of
+    """They are linked meanwhile. Raises RigError unless a link is down until both sides have it, and nothing may be left of
     it at the end."""
     for server in machines.servers:
         server.wait_ready(server.zero)
@@ -43,6 +43,7 @@ def linked(machines: TwoMachines) -> Iterator[TwoMachines]:
     for server, name in zip(machines.servers, NAMES, strict=True):
         if server.machine.alive():
             server.mintctl("machine", "unlink", name)
-            if server.mintctl("machine", "show")["links"] or "proto 178" in server.zero.out("ip route"):
-                raise RigError(f"something is left of the link to {name}")
+            if server.mintctl("machine", "show")["links"]:
+                raise RigError(f"the link to {name} is left")
+            server.zero.wait("the machine's routes alone", "! ip route | grep -q 'proto 178'")
             server.zero.wait("the guests' Ethernet back alone", "! test -e /sys/class/net/mintvx")

@@ -24,7 +24,7 @@ RECORDS = "/var/lib/mint/guests"
 VERSIONS = (
     "n=0; while :; do n=$((n + 1)); v=$((n % 2)); dd if=/dev/urandom of=/tmp/m$v bs=64k count=16 2>/dev/null;"
     " md5sum /tmp/m$v >/tmp/s$v; cat /tmp/s? | md5sum -c -s || echo memory FAIL at $n >/dev/console;"
-    " echo $n >/tmp/version; sleep 0.3; done &"
+    " echo $n >/tmp/version; sleep 0.3; done & true"
 )
 NODES = (ONE, TWO)
 # How many guests have room; one more that is on its way does, too.
