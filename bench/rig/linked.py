@@ -30,8 +30,10 @@ def wait_up(server: Server, name: str, is_up: bool = True) -> None:
 
 @contextlib.contextmanager
 def linked(machines: TwoMachines) -> Iterator[TwoMachines]:
-    """They are linked meanwhile. Raises RigError unless a link is down until both sides have it, and nothing may be left of
-    it at the end."""
+    """They are linked meanwhile.
+
+    Raises RigError if a link is up before both sides have it, or is left at the end.
+    """
     for server in machines.servers:
         server.wait_ready(server.zero)
     if link(machines.a, "b", machines.b)["is_up"]:

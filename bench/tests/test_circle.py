@@ -23,7 +23,7 @@ RECORDS = "/var/lib/mint/guests"
 # Its versions of a file in memory, two at a time: each is compared with its sum while the next is written.
 VERSIONS = (
     "n=0; while :; do n=$((n + 1)); v=$((n % 2)); dd if=/dev/urandom of=/tmp/m$v bs=64k count=16 2>/dev/null;"
-    " md5sum /tmp/m$v >/tmp/s$v; cat /tmp/s? | md5sum -c -s || echo memory FAIL at $n >/dev/console;"
+    " md5sum /tmp/m$v >/tmp/s$v; cat /tmp/s? | md5sum -c -s || echo memory FA''IL at $n >/dev/console;"
     " echo $n >/tmp/version; sleep 0.3; done & true"
 )
 NODES = (ONE, TWO)
