@@ -22,9 +22,9 @@ LIMIT_S = 400  # of a move, beside three others
 RECORDS = "/var/lib/mint/guests"
 # Its versions of a file in memory, two at a time: each is compared with its sum while the next is written.
 VERSIONS = (
-    "n=0; while :; do n=$((n + 1)); v=$((n % 2)); dd if=/dev/urandom of=/tmp/m$v bs=64k count=16 2>/dev/null;"
+    "n=0; while :; do n=$((n + 1)); v=$((n % 2)); dd if=/dev/urandom of=/tmp/m$v bs=64k count=2 2>/dev/null;"
     " md5sum /tmp/m$v >/tmp/s$v; cat /tmp/s? | md5sum -c -s || echo memory FA''IL at $n >/dev/console;"
-    " echo $n >/tmp/version; sleep 0.3; done & true"
+    " echo $n >/tmp/version; sleep 2; done & true"
 )
 NODES = (ONE, TWO)
 # How many guests have room; one more that is on its way does, too.

@@ -54,6 +54,8 @@ def test_intel_translation_and_remapping(own_machine):
     is_refused(server, "an IOMMU is on")
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_intel_remapping_alone(own_machine):
     """What `intel_iommu=off` leaves on, as Linux's default does."""
     server = own_machine(MachineConfig("intel-remapping", append="intel_iommu=off", extra=INTEL))

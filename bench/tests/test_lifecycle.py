@@ -229,6 +229,8 @@ def test_exec_passes_32_mib_both_ways(pair: Server):
     wait_until("the command to be gone", lambda: pair.one.run(running, check=False).status == 1, 60)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_rt_node_runs_beside_ordinary_ones(bare: Server):
     """A PREEMPT_RT kernel as node 1, node 0 ordinary: both work, talk over mint0, and run a guest each."""
     bare.add(replace(ONE, name="rt", more=("--kernel", "/boot/vmlinuz-mint-rt")))

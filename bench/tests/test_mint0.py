@@ -57,6 +57,8 @@ def test_ssh_from_node1_to_node2(pair: Server):
         assert node.run("cat /root/.ssh/config /root/.ssh/authorized_keys", check=False).out == ""
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_one_gib_over_tcp_checksummed_while_node0_is_busy(pair: Server):
     """1 GiB from node 1 to node 2 arrives as it was sent; every core of node 0 spins meanwhile."""
     # Random bytes, repeated with a number in between: no two MiB are the same.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make report, quick: every group measures on the emulated server, and all is drawn. In an ordinary run: few
-of them."""
+"""make report, quick: every group measures on the emulated server, and all is drawn."""
 
 import contextlib
 import json
@@ -62,7 +61,6 @@ SIDES = {
 # Groups that measure on one machine here, which each gets as if it had just booted; the others before.
 ONE = (start, ready, network, moves)
 ON_ONE = tuple(module.GROUP for module in ONE)
-FEW = (ready.GROUP, network.GROUP)  # of an ordinary run
 ORDER = (*(group for group in run.GROUPS if group not in ON_ONE), *ON_ONE)
 
 
@@ -120,10 +118,6 @@ def run_of(folder: Path, groups: tuple[str, ...]) -> DataSet:
 
 # What it measures is of the kernels that the images carry.
 if DEFAULT_FLAVOUR == "mint":
-
-    def test_report_of_few_groups_is_measured_and_drawn(tmp_path: Path, few_machines: None, trimmed: None):
-        """Those that take little time."""
-        run_of(tmp_path / "quick", FEW)
 
     @pytest.mark.soak
     @pytest.mark.soak_only
