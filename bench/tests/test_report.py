@@ -20,7 +20,6 @@ import figures_scaling as scaling
 import figures_start as start
 from report import run
 from report.recorder import read
-from report.samples import DataSet
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
@@ -93,29 +92,6 @@ def trimmed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(module, name, less)
 
 
-def run_of(folder: Path, groups: tuple[str, ...]) -> DataSet:
-    """A quick run of these groups: each is measured and drawn, and no other."""
-    assert run.main(["--quick", *groups]) == 0
-    data = read(folder / "data.jsonl")
-    assert data.ended == {machine for machine in MACHINES if machine[0] in groups} and not data.cut
-    seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
-    assert {group: seen[group] for group in SIDES} == {group: SIDES[group] if group in groups else set() for group in SIDES}
-    summary = json.loads((folder / "summary.json").read_text())
-    goals = [goal for module in MODULES for goal in module.GOALS]
-    assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
-    found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
-    assert {group for group, _ in found} == set(groups)
-    cases = {(sample.group, sample.case) for sample in data.samples}
-    for module in (module for module in ONE if module.GROUP in groups):
-        assert found >= {(goal.group, goal.name) for goal in module.GOALS} or module is network
-        assert cases >= {(one.group, one.case) for one in module.FIGURES}
-    for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
-        assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
-    text = (folder / "index.html").read_text()
-    assert "QUICK=1" in text and all((f"<h2>{group}</h2>" in text) == (group in groups) for group in run.GROUPS)
-    return data
-
-
 # What it measures is of the kernels that the images carry.
 if DEFAULT_FLAVOUR == "mint":
 
@@ -123,9 +99,24 @@ if DEFAULT_FLAVOUR == "mint":
     @pytest.mark.soak_only
     def test_report_runs_whole(tmp_path: Path, few_machines: None, trimmed: None):
         """What each group gives is there, and drawn."""
-        data = run_of(tmp_path / "quick", ORDER)
+        assert run.main(["--quick", *ORDER]) == 0
+        folder = tmp_path / "quick"
+        data = read(folder / "data.jsonl")
+        assert data.ended == MACHINES and not data.cut
+        seen = {group: {sample.side for sample in data.samples if sample.group == group} for group in run.GROUPS}
+        assert {group: seen[group] for group in SIDES} == SIDES
         cases = {(sample.group, sample.case) for sample in data.samples}
+        assert cases >= {(one.group, one.case) for module in (*ONE, migrate) for one in module.FIGURES}
         assert cases >= {("partition", job) for job in partition.TITLES}
-        assert cases >= {(one.group, one.case) for one in migrate.FIGURES}
         assert cases >= {("isolation", WAKE.case(what)) for what in (isolation.LATENCY, isolation.INTERRUPTS)}
         assert cases >= {("scaling", case) for case in ("unlink 2", "start", "kept", "each costs", "control area")}
+        summary = json.loads((folder / "summary.json").read_text())
+        goals = [goal for module in MODULES for goal in module.GOALS]
+        assert [goal["name"] for goal in summary["goals"]] == [goal.name for goal in goals]
+        found = {(goal["group"], goal["name"]) for goal in summary["goals"] if goal["found"]}
+        assert {group for group, _ in found} == set(run.GROUPS)
+        assert found >= {(goal.group, goal.name) for goal in (*start.GOALS, *ready.GOALS, *moves.GOALS)}
+        for name in [*(figure["name"] for figure in summary["figures"]), *(grid["name"] for grid in summary["maps"])]:
+            assert (folder / f"{name}.svg").stat().st_size and (folder / f"{name}.png").stat().st_size
+        text = (folder / "index.html").read_text()
+        assert "QUICK=1" in text and all(f"<h2>{group}</h2>" in text for group in run.GROUPS)
