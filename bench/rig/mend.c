@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Preloaded into the rig's QEMU: mends two faults of its x86 emulator that a
- * machine of several kernels with KVM guests meets (docs/testing.md tells both).
+ * Preloaded into the rig's QEMU: mends three faults of its x86 emulator that a
+ * machine of several kernels with KVM guests meets (docs/testing.md tells them).
  *
- * Debian's QEMU exports its functions for its modules. Two of them get a jump to
+ * Debian's QEMU exports its functions for its modules. Three of them get a jump to
  * what is here, each after a look at whether its code has the shape that is
  * known; if not, QEMU stays as it is. One line on stderr says which.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,11 @@ extern __thread char *current_cpu __attribute__((weak));
 static void (*do_interrupt_all)(void *cpu, int vector, int is_int, int error_code, long next_eip,
 				int is_hw);
 static int32_t exception_index;	/* its place in a CPU's state */
+static bool (*bql_locked)(void);
+static void (*bql_lock_impl)(const char *file, int line);
+static void (*bql_unlock)(void);
+static char **accelerator;		/* where QEMU keeps what the accelerator does */
+static int32_t handle_interrupt;	/* the place of a function in it */
 
 /* endbr64; mov %edx,%r9d; sub $ENV,%rdi; r8d = ecx = edx = 0; jmp do_interrupt_all */
 static const uint16_t HARDIRQ[] = {
@@ -39,6 +45,16 @@ static const uint16_t CLEAR_IGNNE[] = {
 	0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 0x08, 0x48, 0x8b, 0x3d, ANY, ANY, ANY, ANY,
 };
 
+/*
+ * endbr64; sub $8,%rsp; call bql_locked; test %al,%al; je to the end;
+ * mov ACCELERATOR(%rip),%rax; mov HANDLE_INTERRUPT(%rax),%rax; add $8,%rsp; jmp *%rax
+ */
+static const uint16_t INTERRUPT[] = {
+	0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 0x08, 0xe8, ANY, ANY, ANY, ANY, 0x84, 0xc0,
+	0x74, ANY, 0x48, 0x8b, 0x05, ANY, ANY, ANY, ANY, 0x48, 0x8b, 0x80, ANY, ANY, ANY, ANY,
+	0x48, 0x83, 0xc4, 0x08, 0xff, 0xe0,
+};
+
 /* What it does, and nothing is left in exception_index for the CPU's loop to deliver again. */
 static void hardirq(void *env, int vector, int is_hw)
 {
@@ -50,6 +66,18 @@ static void hardirq(void *env, int vector, int is_hw)
 /* IGNNE is for x87 errors reported as MS-DOS wants them; nothing here does. */
 static void clear_ignne(void)
 {
+}
+
+/* What it does, and whoever comes without the lock gets it, where QEMU would end. */
+static void interrupt(void *cpu, int mask)
+{
+	bool is_ours = !bql_locked();
+
+	if (is_ours)
+		bql_lock_impl(__FILE__, __LINE__);
+	(*(void (**)(void *, int))(*accelerator + handle_interrupt))(cpu, mask);
+	if (is_ours)
+		bql_unlock();
 }
 
 static int has_shape(const uint8_t *code, const uint16_t *shape, size_t bytes)
@@ -80,9 +108,15 @@ __attribute__((constructor)) static void mend(void)
 	uint8_t *irq = dlsym(RTLD_DEFAULT, "do_interrupt_x86_hardirq");
 	uint8_t *exit = dlsym(RTLD_DEFAULT, "cpu_loop_exit_noexc");
 	uint8_t *ignne = dlsym(RTLD_DEFAULT, "cpu_clear_ignne");
+	uint8_t *any = dlsym(RTLD_DEFAULT, "cpu_interrupt");
 	int32_t way;
 
 	*(void **)&do_interrupt_all = dlsym(RTLD_DEFAULT, "do_interrupt_all");
+	*(void **)&bql_locked = dlsym(RTLD_DEFAULT, "bql_locked");
+	*(void **)&bql_lock_impl = dlsym(RTLD_DEFAULT, "bql_lock_impl");
+	*(void **)&bql_unlock = dlsym(RTLD_DEFAULT, "bql_unlock");
+	if (!bql_locked || !bql_lock_impl || !bql_unlock || !has_shape(any, INTERRUPT, sizeof(INTERRUPT)))
+		goto unknown;
 	if (!dlsym(RTLD_DEFAULT, "current_cpu") || !has_shape(irq, HARDIRQ, sizeof(HARDIRQ)) ||
 	    !has_shape(exit, LOOP_EXIT, sizeof(LOOP_EXIT)) ||
 	    !has_shape(ignne, CLEAR_IGNNE, sizeof(CLEAR_IGNNE)))
@@ -91,7 +125,11 @@ __attribute__((constructor)) static void mend(void)
 	if ((uint8_t *)(uintptr_t)do_interrupt_all != irq + 26 + way)
 		goto unknown;
 	memcpy(&exception_index, exit + 12, sizeof(exception_index));
-	if (redirect(irq, (void (*)(void))hardirq) || redirect(ignne, clear_ignne)) {
+	memcpy(&way, any + 20, sizeof(way));
+	accelerator = (char **)(any + 24 + way);
+	memcpy(&handle_interrupt, any + 27, sizeof(handle_interrupt));
+	if (redirect(irq, (void (*)(void))hardirq) || redirect(ignne, clear_ignne) ||
+	    redirect(any, (void (*)(void))interrupt)) {
 		perror("qemu-mend: mprotect");
 		return;
 	}

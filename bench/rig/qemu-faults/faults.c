@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Three faults of QEMU's x86 emulator, each shown by a machine with nothing else on it.
+ * Four faults of QEMU's x86 emulator, each shown by a machine with nothing else on it.
  *
  * The first CPU runs an SVM guest COUNT times. The command line is "FAULT COUNT":
  *
@@ -11,6 +11,8 @@
  *        one; the other CPUs restore their FPU's state meanwhile. Either sees its own.
  * lost   the guest has a virtual interrupt pending; another CPU sends interrupts, each
  *        after the last one came. None may stay away.
+ * priority  the guest has a virtual interrupt pending, and writes its task priority (CR8).
+ *        QEMU lives on.
  *
  * A line on the serial port says how it ended, and QEMU's exit status (isa-debug-exit).
  */
@@ -67,7 +69,7 @@ struct table {
 
 extern const struct table gdt_pointer, idt_pointer;
 extern const char trampoline[], trampoline_end[];
-extern const char injected_entry[], guest_stop[], guest_look[], ipi_entry[], exception_entry[];
+extern const char injected_entry[], guest_stop[], guest_look[], guest_priority[], ipi_entry[], exception_entry[];
 extern uint64_t host_pml4[];
 extern uint32_t start_info;
 extern volatile uint32_t cpus;
@@ -298,6 +300,15 @@ static void run_lost(void)
 	asm volatile("sti; nop; nop; cli" : : : "memory");
 }
 
+static void run_priority(void)
+{
+	put32(INT_CTL, V_INTR_MASKING | V_IRQ);
+	put32(INT_CTL + 4, VIRTUAL);
+	run(guest_priority);
+	if (!exited_as_asked())
+		end(UNABLE, "the guest did not do what it is for");
+}
+
 /* Another CPU calls it again and again: does the first one get on? */
 static void watch(void)
 {
@@ -401,7 +412,8 @@ static void first_cpu(void)
 	gate(INJECTED, injected_entry);
 	gate(IPI, ipi_entry);
 
-	fault = *word == 't' ? "twice" : *word == 'f' ? "flag" : *word == 'l' ? "lost" : (const char *)0;
+	fault = *word == 't' ? "twice" : *word == 'f' ? "flag" : *word == 'l' ? "lost" :
+		*word == 'p' ? "priority" : (const char *)0;
 	while (*word && *word != ' ')
 		word++;
 	while (*word == ' ')
@@ -409,7 +421,7 @@ static void first_cpu(void)
 	for (; *word >= '0' && *word <= '9'; word++)
 		count = count * 10 + *word - '0';
 	if (!fault || !count)
-		end(UNABLE, "-append 'twice|flag|lost COUNT'");
+		end(UNABLE, "-append 'twice|flag|lost|priority COUNT'");
 	asm("cpuid" : "+a"(a), "+c"(c) : : "rbx", "rdx");
 	if (!(c & 4))
 		end(UNABLE, "this CPU has no SVM");
@@ -439,6 +451,8 @@ static void first_cpu(void)
 			run_twice();
 		else if (*fault == 'f')
 			run_flag();
+		else if (*fault == 'p')
+			run_priority();
 		else
 			run_lost();
 	}
@@ -457,7 +471,7 @@ void run_cpu(uint32_t cpu)
 		disturb_flag(cpu);
 	if (cpu == 1 && *fault == 't')
 		disturb_twice();
-	if (cpu == 1)
+	if (cpu == 1 && *fault == 'l')
 		disturb_lost();
 	for (;;)
 		asm volatile("cli; hlt");

@@ -101,7 +101,7 @@ run_guest:
 
 	# The guest that gets an interrupt: this is the handler. Nothing in it lets
 	# QEMU leave the CPU's loop by itself.
-	.globl injected_entry, guest_stop, guest_look
+	.globl injected_entry, guest_stop, guest_look, guest_priority
 injected_entry:
 	incl deliveries
 	movl $GUEST_SPINS, %ecx
@@ -116,6 +116,12 @@ guest_look:
 	movl LOOK_AT, %eax
 	movl %eax, guest_saw
 	MARKER(MARKER_END(4))
+	vmmcall
+
+	# The guest that writes its task priority.
+guest_priority:
+	xorl %eax, %eax
+	movq %rax, %cr8
 	vmmcall
 
 	# The host's handler of an interrupt from another CPU.

@@ -37,6 +37,11 @@ def test_interrupt_between_cpus_is_not_lost():
     assert no_fault_in("lost", 300_000).interrupts > 1_000
 
 
+def test_guest_with_an_interrupt_pending_may_write_its_priority():
+    """Without mend.c QEMU ends with the first one."""
+    no_fault_in("priority", 1_000)
+
+
 @pytest.mark.parametrize("command", ["nothing", "twice"])
 def test_looking_for_nothing_finds_no_absence(command: str):
     """A machine that did not do what it is for does not say that all is well."""
