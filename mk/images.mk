@@ -25,11 +25,15 @@ $(IMAGES_OUT)/busybox: $(IMAGES_OUT)/node.squashfs
 $(IMAGES_OUT)/fio: images/scripts/build-fio images/scripts/trixie-sources
 	@images/scripts/build-fio $@
 
+$(IMAGES_OUT)/load: images/guest/load.c
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -Os -Wall -Wextra -Werror -static -s -o $@ $<
+
 $(IMAGES_OUT)/node.initrd: $(IMAGES_OUT)/busybox images/init/init.initrd images/scripts/build-initrd images/scripts/pack-initrd
 	@images/scripts/build-initrd $< $@
 
-$(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio images/init/init.guest images/init/udhcpc.guest images/scripts/build-guest images/scripts/pack-initrd
-	@images/scripts/build-guest $< $(word 2,$^) $@
+$(IMAGES_OUT)/guest.initrd: $(IMAGES_OUT)/busybox $(IMAGES_OUT)/fio $(IMAGES_OUT)/load images/init/init.guest images/init/udhcpc.guest images/scripts/build-guest images/scripts/pack-initrd
+	@images/scripts/build-guest $< $(word 2,$^) $(word 3,$^) $@
 
 # One boot of the image, when image or kernel version are new to the cache.
 IMAGES_KERNEL := $(BUILD)/kernel/mint/bzImage
@@ -47,5 +51,5 @@ $(IMAGES_OUT)/rig.squashfs: FORCE | rig-agent $(IMAGES_PARTS)
 $(IMAGES_OUT)/rig-disk.raw: $(IMAGES_OUT)/node.squashfs $(IMAGES_OUT)/mint.squashfs $(IMAGES_OUT)/rig.squashfs images/scripts/build-disk images/scripts/disk.sh
 	@images/scripts/build-disk $< $(word 2,$^) $(word 3,$^) $@
 
-images-check: $(if $(IMAGES_ONLY),,rust) $(addprefix $(IMAGES_OUT)/,node.squashfs node.initrd guest.initrd fio) rig-agent ## check the images and the KVM host configuration
+images-check: $(if $(IMAGES_ONLY),,rust) $(addprefix $(IMAGES_OUT)/,node.squashfs node.initrd guest.initrd fio load) rig-agent ## check the images and the KVM host configuration
 	@$(PYTHON) -m pytest -q -p no:cacheprovider images/tests kvm-host-config/tests

@@ -3,7 +3,10 @@
 
 import re
 
-from rig.guest import Guest
+from rig.errors import RigError
+from rig.guest import Guest, counted_replies
+
+LIMIT_TICKS = 120  # a guest's own seconds
 
 
 def address(guest: Guest) -> str:
@@ -13,16 +16,19 @@ def address(guest: Guest) -> str:
 
 def echoes(guest: Guest) -> tuple[int, float]:
     """How many replies a guest has had over its connection, all as they should be; the longest time of one, in s."""
-    # not yet there, or just being written
-    shown, status = guest.shell('until read n gap </tmp/echo && [ "$gap" ]; do sleep 0.2; done; echo "$n $gap"', 120)
-    assert status == 0, shown
-    number, hundredths = re.findall(r"(?m)^(\d+) (\d+)$", shown)[-1]
-    assert "echo FAIL" not in guest.log()
-    return int(number), int(hundredths) / 100
+    guest.wait_line("tick [0-9]* at .* replies in up to ")
+    log = guest.log()
+    if "echo FAIL" in log:
+        raise RigError(f"{guest}: {log[log.index('echo FAIL'):][:300]}")
+    return counted_replies(log)[-1]
 
 
 def wait_echoes(guest: Guest, more: int = 10) -> tuple[int, float]:
-    """Wait until that many more numbers have gone there and back."""
+    """Wait until that many more numbers have gone there and back. Raises RigError."""
     goal = echoes(guest)[0] + more
-    guest.shell(f"until read n gap </tmp/echo && [ $n -ge {goal} ]; do sleep 0.2; done", 120)
-    return echoes(guest)
+    for _ in range(LIMIT_TICKS):
+        if (now := echoes(guest))[0] >= goal:
+            return now
+        # It says so each second.
+        guest.wait_ticks(1)
+    raise RigError(f"{guest} had {now[0]} replies after {LIMIT_TICKS} seconds, and not {goal}")

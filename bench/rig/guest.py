@@ -44,16 +44,35 @@ def read_until(job: Job, pattern: str, end: float, text: str = "") -> str:
     return text
 
 
+def _lines(log: str) -> list[tuple[str, str, str]]:
+    """Of its counter's lines that have come whole: the number, the uptime, and what else it has counted."""
+    # Its shell writes on the same console, also before a line of the counter.
+    return re.findall(r"tick (\d+) at ([\d.]+)((?:, \d+ (?:writes|versions|replies in up to \d+ cs))*)\n", log)
+
+
 def counter(log: str) -> list[tuple[int, float]]:
     """A guest's counter's lines in its log: the number, and its uptime then, in seconds."""
-    # Its shell writes on the same console, also before a line of the counter.
-    lines = re.findall(r"tick (\d+) at ([\d.]+)(?:, \d+ writes)?\n", log)
-    return [(int(number), float(uptime_s)) for number, uptime_s in lines]
+    return [(int(number), float(uptime_s)) for number, uptime_s, _ in _lines(log)]
+
+
+def _counted(log: str, what: str) -> list[tuple[int, ...]]:
+    found = [re.search(what, more) for _, _, more in _lines(log)]
+    return [tuple(map(int, match.groups())) for match in found if match]
 
 
 def counted_writes(log: str) -> list[int]:
     """How many writes of its disk a guest has counted, each second (--disk-load)."""
-    return [int(writes) for writes in re.findall(r"tick \d+ at [\d.]+, (\d+) writes\n", log)]
+    return [writes for (writes,) in _counted(log, r"(\d+) writes")]
+
+
+def counted_versions(log: str) -> list[int]:
+    """How many versions of its memory a guest has compared, each second (--memory-load)."""
+    return [versions for (versions,) in _counted(log, r"(\d+) versions")]
+
+
+def counted_replies(log: str) -> list[tuple[int, float]]:
+    """How many replies a guest has had over its one connection (--net-echo), each second; the longest time of one, in s."""
+    return [(replies, longest_cs / 100) for replies, longest_cs in _counted(log, r"(\d+) replies in up to (\d+) cs")]
 
 
 class Guest:

@@ -388,6 +388,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--node0-rounds", type=int, default=2, help="ends of node 0 alone, in turns by a restart and by a panic (default 2)")
     parser.addoption("--stress-rounds", type=int, default=1, help="kills amid moves that hit (default 1)")
     parser.addoption("--guest-kills", type=int, default=4, help="kills at steps of a guest's moves (default 4)")
+    parser.addoption("--circle-moves", type=int, default=4, help="moves of guests between nodes and machines (default 4)")
+    parser.addoption("--circle-guests", type=int, default=2, help="how many guests that is, at most 4 (default 2)")
     parser.addoption("--crashes", type=int, default=2, help="crashes of node 1 in a row (default 2)")
     parser.addoption("--moves", type=int, default=10, help="random moves under load that are done (default 10)")
     parser.addoption("--rounds", type=int, default=3, help="stop, restart, remove and add of a node (default 3)")

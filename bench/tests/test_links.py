@@ -29,6 +29,8 @@ def path_of(server: Server, name: str) -> str:
     return server.zero.out(f"virsh -q vol-path {name}.raw --pool mint").strip()
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_moves_to_another_machine_with_its_disk_and_its_connection(linked: TwoMachines):
     """By mintctl from a to b, and by plain virsh back: it writes and compares its disk, and talks by TCP with a guest
     that stays on b. One connection all the time, the same address."""

@@ -41,7 +41,7 @@ def node_files():
 def test_initrds_are_the_same_bytes_when_built_again(tmp_path):
     run(SCRIPTS / "build-initrd", OUT / "busybox", tmp_path / "node.initrd")
     assert digest(tmp_path / "node.initrd") == digest(OUT / "node.initrd")
-    run(SCRIPTS / "build-guest", OUT / "busybox", OUT / "fio", tmp_path / "guest.initrd")
+    run(SCRIPTS / "build-guest", OUT / "busybox", OUT / "fio", OUT / "load", tmp_path / "guest.initrd")
     assert digest(tmp_path / "guest.initrd") == digest(OUT / "guest.initrd")
 
 
@@ -86,7 +86,7 @@ def test_guest_build_over_budget_fails_and_leaves_nothing(tmp_path):
     big = tmp_path / "fio"
     with open(big, "wb") as file:
         file.truncate(21_000_000)
-    done = subprocess.run([SCRIPTS / "build-guest", OUT / "busybox", big, tmp_path / "guest.initrd"],
+    done = subprocess.run([SCRIPTS / "build-guest", OUT / "busybox", big, OUT / "load", tmp_path / "guest.initrd"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "budget" in done.stderr

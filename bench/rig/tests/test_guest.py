@@ -7,7 +7,7 @@ import pytest
 
 from figures_network import VHOST, VIRTIO, GuestPair, with_cards
 from rig.errors import RigError
-from rig.guest import counted_writes, counter
+from rig.guest import counted_replies, counted_versions, counted_writes, counter
 
 LOG = "mint-guest: up\n~ # tick 1 at 3.10\ntick 2 at 4.11, 7 writes\ntick 3 at 5.12, 11 writes\ntick 4 at 6.1"
 
@@ -19,6 +19,14 @@ def test_counter_has_whole_lines_only():
 def test_writes_are_those_of_whole_lines():
     assert counted_writes(LOG) == [7, 11]
     assert counted_writes("tick 1 at 3.10\n") == []
+
+
+def test_line_says_all_that_a_guest_counts():
+    log = "tick 1 at 3.10, 7 writes, 2 versions, 5 replies in up to 35 cs\ntick 2 at 4.11, 9 versions\ntick 3 at 5.1, 1 ver"
+    assert counter(log) == [(1, 3.10), (2, 4.11)]
+    assert counted_writes(log) == [7]
+    assert counted_versions(log) == [2, 9]
+    assert counted_replies(log) == [(5, 0.35)]
 
 
 class Slow:

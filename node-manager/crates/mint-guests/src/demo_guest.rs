@@ -46,6 +46,8 @@ pub struct DemoGuest {
     pub disk_test: Option<String>,
     /// How many blocks a second it writes, for ever.
     pub disk_load: Option<String>,
+    /// How many KiB of memory it writes and compares, for ever.
+    pub memory_load: Option<String>,
     /// What it pings; `node` is this node.
     pub net_test: Option<String>,
     /// The guest whose echo service it talks with, for ever.
@@ -132,6 +134,9 @@ impl DemoGuest {
         if let Some(rate) = &self.disk_load {
             word(format!("mint.diskload={rate}"));
         }
+        if let Some(kib) = &self.memory_load {
+            word(format!("mint.memoryload={kib}"));
+        }
         let disk = node.pool_path.join(format!("{}.raw", self.name));
         GuestRequest {
             vcpus: self.vcpus.clone(),
@@ -179,6 +184,7 @@ mod tests {
             network: true,
             disk_test: None,
             disk_load: None,
+            memory_load: None,
             net_test: None,
             net_echo: None,
             until: Until::Started,
@@ -198,13 +204,14 @@ mod tests {
             net_test: Some("node".to_owned()),
             net_echo: Some("10.78.200.7".to_owned()),
             disk_test: Some("5".to_owned()),
+            memory_load: Some("128".to_owned()),
             ..demo()
         };
         let domain = guest.carry_out(&web(), &mut tools).unwrap();
         assert!(
             domain.contains(
                 "<cmdline>console=ttyS0 quiet debug mint.ip=dhcp mint.nettest=10.78.0.11 \
-                 mint.echo=10.78.200.7 mint.disktest=5</cmdline>"
+                 mint.echo=10.78.200.7 mint.disktest=5 mint.memoryload=128</cmdline>"
             ),
             "{domain}"
         );

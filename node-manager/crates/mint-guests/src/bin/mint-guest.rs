@@ -57,6 +57,9 @@ struct Cli {
     /// It writes and compares so many blocks a second, for ever (fio).
     #[arg(long, value_name = "RATE")]
     disk_load: Option<String>,
+    /// It writes so many KiB of memory anew again and again, and compares them, for ever.
+    #[arg(long, value_name = "KIB")]
+    memory_load: Option<String>,
     /// It pings this address ("node": this node) and prints the result.
     #[arg(long, value_name = "ADDRESS")]
     net_test: Option<String>,
@@ -91,6 +94,7 @@ impl Cli {
             network: !self.no_network,
             disk_test: self.disk_test,
             disk_load: self.disk_load,
+            memory_load: self.memory_load,
             net_test: self.net_test,
             net_echo: self.net_echo,
             until,
