@@ -165,7 +165,7 @@ class Guest:
         """Destroy it and all that belongs to it; no error if it is gone."""
         name = self.name
         self.node.run(
-            f"virsh -q destroy {name}; virsh -q undefine {name}; virsh -q vol-delete {name}.raw --pool mint",
+            f"virsh -q destroy {name}; virsh -q undefine {name} --nvram; virsh -q vol-delete {name}.raw --pool mint",
             check=False,
         )
 

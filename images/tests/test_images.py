@@ -2,6 +2,7 @@
 """The images: reproducible, within their budgets, with what nodes need."""
 
 import hashlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_rigs_disk_has_four_labels_and_what_they_hold(tmp_path):
     upper = parts["mint-upper"][0]
     assert data[upper + 1024 + 56:][:2] == b"\x53\xef", "ext4's magic number"
     assert data[upper + 1024 + 120:][:10] == b"mint-upper"
+
+
+def test_node_has_every_uefi_that_qemu_knows_of(node_files):
+    """Each of the descriptions names files that are there."""
+    descriptions = [path for path in node_files if path.startswith("/usr/share/qemu/firmware/")]
+    named = set()
+    for path in descriptions:
+        text = run("unsquashfs", "-cat", OUT / "node.squashfs", path.removeprefix("/"))
+        named |= {value["filename"] for value in json.loads(text)["mapping"].values() if isinstance(value, dict)}
+    assert "/usr/share/OVMF/OVMF_CODE_4M.fd" in named and len(descriptions) == 3, named
+    assert named <= set(node_files), named - set(node_files)
 
 
 def test_guest_image_is_within_its_budget():

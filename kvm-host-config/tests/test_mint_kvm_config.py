@@ -69,6 +69,17 @@ def test_every_kind_of_guest_is_what_libvirt_understands(run, describe, libvirt_
     assert checked.returncode == 0, checked.stderr
 
 
+def test_guest_of_uefi_is_what_libvirt_understands(run, describe, libvirt_tools, tmp_path):
+    done = run("domain", "demo", "--description", describe(), "--disk", "/pool/a.raw", "--uefi")
+    assert done.returncode == 0, done.stderr
+    assert ElementTree.fromstring(done.stdout).find("os").get("firmware") == "efi"
+    out = tmp_path / "out"
+    run("generate", "--description", describe(), "--output", out)
+    (out / "domain.xml").write_text(done.stdout)
+    checked = run("check", out, path=libvirt_tools)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_vcpus_are_pinned_one_to_one_inside_the_nodes_cores(run, describe):
     root = domain(run, describe(cpus='"2,4-5"'), "--vcpus", "2")
     pins = [(p.get("vcpu"), p.get("cpuset")) for p in root.iter("vcpupin")]

@@ -116,6 +116,9 @@ pub struct ImportRequest {
     /// cloud-init's user data; nothing: it is told nothing.
     #[serde(default)]
     pub user_data: Option<String>,
+    /// It is started by UEFI, not by a BIOS.
+    #[serde(default)]
+    pub uefi: bool,
 }
 
 /// Images that are sent to a node.

@@ -58,7 +58,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
     let host = app.host.clone();
     let ground = move || {
         let disks = domain.disks.iter().filter_map(|disk| disk.path.as_deref());
-        let wanted = disks.chain(domain.boot_files.iter().map(String::as_str));
+        let wanted = disks.chain(domain.boot_files.iter().chain(&domain.nvram).map(String::as_str));
         Ground {
             node: here.id,
             name: here.name,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mint_api::{ErrorBody, ErrorCode, ImportRequest, Line, UPLOAD_FOLDER, VmView};
 use mint_guests::facts::Facts;
-use mint_guests::guest::{GuestRequest, Network, memory_bytes_max};
+use mint_guests::guest::{Firmware, GuestRequest, Network, memory_bytes_max};
 use mint_guests::{Description, Failure, Guest, seed, xml};
 use mint_serve::lines::Lines;
 use mint_types::{Refusal, RefusalCode, format_bytes};
@@ -131,6 +131,8 @@ impl Import {
             seed: seed.clone(),
             is_pinned: false,
             network: Network::Bridge,
+            firmware: if request.uefi { Firmware::Uefi } else { Firmware::Bios },
+            has_agent: true,
             ..GuestRequest::new(vm)
         };
         let guest = guest.on(&node).map_err(failure)?;

@@ -372,7 +372,9 @@ impl Hypervisor for Libvirt {
     }
 
     fn undefine(&self, reference: &str) -> Result<(), HypervisorError> {
-        self.domain(reference)?.undefine().map_err(|error| said(&error))
+        // its firmware's settings are a file like its disks
+        let keep = sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM;
+        self.domain(reference)?.undefine_flags(keep).map_err(|error| said(&error))
     }
 
     fn drop_disk(&self, path: &str) -> Result<(), HypervisorError> {
@@ -382,8 +384,9 @@ impl Hypervisor for Libvirt {
             let Ok(xml) = domain.get_xml_desc(0) else { continue };
             let read =
                 Read::parse(&xml).map_err(|error| HypervisorError::Said(error.to_string()))?;
-            if read.disks.iter().any(|disk| disk.path.as_deref() == Some(path)) {
-                let text = format!("{path} is a disk of guest {}, too", read.name);
+            let mut files = read.disks.iter().map(|disk| &disk.path).chain([&read.nvram]);
+            if files.any(|file| file.as_deref() == Some(path)) {
+                let text = format!("{path} is of guest {}, too", read.name);
                 return Err(HypervisorError::Said(text));
             }
         }

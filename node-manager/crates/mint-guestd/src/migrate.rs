@@ -145,7 +145,10 @@ pub(crate) async fn depart(
     let on_machine_ethernet = Some(host.is_on_machine_ethernet());
     // a file system may hang
     let files = app
-        .ask(move |_| Ok(host.files(domain.disks.iter().filter_map(|disk| disk.path.as_deref()))))
+        .ask(move |_| {
+            let disks = domain.disks.iter().filter_map(|disk| disk.path.as_deref());
+            Ok(host.files(disks.chain(domain.nvram.as_deref())))
+        })
         .await?;
     Ok(Departure {
         from: from.id,
@@ -231,12 +234,13 @@ impl Way {
     }
 
     fn record(&self) -> Record {
+        let files = self.plan.disks.iter().map(|disk| &disk.path).chain(&self.plan.nvram);
         Record {
             side: Side::Departure,
             uuid: self.uuid.clone(),
             peer: self.to.id,
             machine: self.to.machine,
-            disks: self.plan.disks.iter().map(|disk| disk.path.clone()).collect(),
+            disks: files.cloned().collect(),
             xml: self.xml.clone(),
         }
     }

@@ -141,6 +141,9 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Disks that are copied.
     pub disks: Vec<DiskCopy>,
+    /// The file of its firmware's settings, if it is copied, too.
+    #[serde(default)]
+    pub nvram: Option<String>,
     /// XML that it runs with there.
     pub xml: String,
     /// XML that it is defined with there.
@@ -180,7 +183,7 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
     found.guest();
     let is_here = departure.is_on(ground.node);
     // what it has there is what it has here
-    let disks = if is_here { Vec::new() } else { found.arrival() };
+    let (disks, nvram) = if is_here { (Vec::new(), None) } else { found.arrival() };
     if !found.refusals.is_empty() {
         return Err(ArrivalError::Refused(found.refusals));
     }
@@ -190,6 +193,7 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
     Ok(Plan {
         memory_bytes: domain.memory_bytes,
         disks,
+        nvram,
         xml: running.xml,
         persistent_xml: persistent.map(|landing| landing.xml),
         changes: running.changes,
@@ -233,11 +237,11 @@ impl Found<'_> {
         }
     }
 
-    /// Another node; gives the disks that are copied to it.
-    fn arrival(&mut self) -> Vec<DiskCopy> {
+    /// Another node; gives the disks and the firmware's settings that are copied to it.
+    fn arrival(&mut self) -> (Vec<DiskCopy>, Option<String>) {
         self.node();
         self.ties();
-        self.disks()
+        (self.disks(), self.nvram())
     }
 
     /// What the node has.
@@ -414,6 +418,30 @@ impl Found<'_> {
             }
         }
         copies
+    }
+
+    /// The firmware's settings: QEMU sends them as a part of the guest's memory, and writes them
+    /// to the file there.
+    fn nvram(&mut self) -> Option<String> {
+        let path = self.domain.nvram.as_ref()?;
+        let here = self.departure.files.get(path).cloned().unwrap_or_default();
+        match self.ground.files.get(path) {
+            Some(there) if here.is_shared_with(there) => None,
+            Some(_) => {
+                let text = format!(
+                    "{} has a file {path} already, and the settings of vm {}'s firmware would be \
+                     written over it",
+                    self.ground.name, self.domain.name
+                );
+                self.refuse(
+                    RefusalCode::VmDiskTaken,
+                    text,
+                    "move it away there, if nobody needs it",
+                );
+                None
+            }
+            None => Some(path.clone()),
+        }
     }
 
     fn disk_missing(&mut self, disk: &Disk, why: &str) {

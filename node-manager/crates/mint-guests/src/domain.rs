@@ -81,6 +81,8 @@ pub struct Domain {
     pub is_host_cpu: bool,
     /// Files of the host that it boots from: firmware, kernel, initrd.
     pub boot_files: Vec<String>,
+    /// File of its own that its firmware keeps settings in.
+    pub nvram: Option<String>,
     /// Disks.
     pub disks: Vec<Disk>,
     /// Network cards.
@@ -112,7 +114,9 @@ impl Domain {
             vcpu_pins.push(VcpuPin { vcpu: pin.vcpu, cpus });
         }
         let os = read.os.unwrap_or_default();
-        let boot_files = [os.loader, os.kernel, os.initrd].into_iter().flatten();
+        let (template, nvram) = os.nvram.map_or((None, None), Nvram::files);
+        let files = [os.loader, os.kernel, os.initrd].into_iter().flatten();
+        let boot_files = files.map(|path| path.text.trim().to_owned()).chain(template);
         let cpu_mode = read.cpu.and_then(|cpu| cpu.mode).unwrap_or_default();
         let devices = read.devices.unwrap_or_default();
         let mut passed: Vec<String> = devices.hostdevs.iter().map(HostDevice::words).collect();
@@ -138,7 +142,8 @@ impl Domain {
             machine: os.kind.and_then(|kind| kind.machine).unwrap_or_default(),
             cpu_xml: element(xml, &["domain", "cpu"]).map(str::to_owned),
             is_host_cpu: ["host-passthrough", "maximum"].contains(&cpu_mode.as_str()),
-            boot_files: boot_files.map(|path| path.text.trim().to_owned()).collect(),
+            boot_files: boot_files.collect(),
+            nvram,
             disks: devices.disks.into_iter().map(Disk::from).collect(),
             cards,
             passed,
@@ -297,6 +302,7 @@ struct Os {
     #[serde(rename = "type")]
     kind: Option<OsType>,
     loader: Option<PathText>,
+    nvram: Option<Nvram>,
     kernel: Option<PathText>,
     initrd: Option<PathText>,
 }
@@ -305,6 +311,23 @@ struct Os {
 struct PathText {
     #[serde(rename = "$text", default)]
     text: String,
+}
+
+#[derive(Deserialize)]
+struct Nvram {
+    #[serde(rename = "@template")]
+    template: Option<String>,
+    source: Option<Source>,
+    #[serde(rename = "$text", default)]
+    text: String,
+}
+
+impl Nvram {
+    /// What it is made of where it is not there yet, and itself.
+    fn files(self) -> (Option<String>, Option<String>) {
+        let path = self.source.and_then(Source::path).unwrap_or(self.text);
+        (self.template, Some(path.trim().to_owned()).filter(|path| !path.is_empty()))
+    }
 }
 
 #[derive(Deserialize)]

@@ -46,6 +46,20 @@ pub struct GuestRequest {
     pub network: Network,
     /// MAC address of the card.
     pub mac: Option<String>,
+    /// What starts its disk's system.
+    pub firmware: Firmware,
+    /// Whether its host can talk with QEMU's guest agent in it.
+    pub has_agent: bool,
+}
+
+/// What starts the system that a guest's disk holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Firmware {
+    /// `SeaBIOS`.
+    #[default]
+    Bios,
+    /// OVMF, as libvirt finds it, without Secure Boot.
+    Uefi,
 }
 
 /// Network card of a guest.
@@ -73,7 +87,7 @@ pub enum Boot {
         cmdline: Option<String>,
     },
     /// What its disk holds.
-    Disk,
+    Disk(Firmware),
 }
 
 /// A disk of a guest.
@@ -112,6 +126,8 @@ pub struct Guest {
     pub network: Network,
     /// MAC address of the card; libvirt chooses if there is none.
     pub mac: Option<String>,
+    /// Whether its host can talk with QEMU's guest agent in it.
+    pub has_agent: bool,
 }
 
 impl GuestRequest {
@@ -130,6 +146,8 @@ impl GuestRequest {
             is_pinned: true,
             network: Network::None,
             mac: None,
+            firmware: Firmware::Bios,
+            has_agent: false,
         }
     }
 
@@ -151,7 +169,7 @@ impl GuestRequest {
         let disk = self.disk.map(Disk::of_path).transpose()?;
         let boot = match self.kernel {
             Some(kernel) => Boot::Kernel { kernel, initrd: self.initrd, cmdline: self.cmdline },
-            None if disk.is_some() => Boot::Disk,
+            None if disk.is_some() => Boot::Disk(self.firmware),
             None => {
                 let text = format!("guest {name} needs --kernel or --disk to boot from");
                 return Err(Failure::Usage(text));
@@ -168,6 +186,7 @@ impl GuestRequest {
             disk,
             network: self.network,
             mac: self.mac,
+            has_agent: self.has_agent,
             name: self.name,
         })
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
-use crate::guest::{Boot, Guest, Network};
+use crate::guest::{Boot, Firmware, Guest, Network};
 
 /// Name of the pool and of the network on every node.
 pub const POOL: &str = "mint";
@@ -35,7 +35,9 @@ pub fn domain(guest: &Guest) -> String {
         if is_pinned {
             parent(w, "cputune", &[], tune)?;
         }
-        parent(w, "os", &[], |w| {
+        let firmware = [("firmware", "efi")];
+        let is_uefi = matches!(guest.boot, Boot::Disk(Firmware::Uefi));
+        parent(w, "os", if is_uefi { &firmware } else { &[] }, |w| {
             text_with(w, "type", &[("arch", "x86_64"), ("machine", "q35")], "hvm")?;
             boot(w, &guest.boot)
         })?;
@@ -60,7 +62,14 @@ pub fn domain(guest: &Guest) -> String {
 
 fn boot(w: &mut Xml, boot: &Boot) -> Written {
     match boot {
-        Boot::Disk => empty(w, "boot", &[("dev", "hd")]),
+        Boot::Disk(firmware) => {
+            if *firmware == Firmware::Uefi {
+                // it takes system management mode, and only runs what Microsoft has signed
+                let without = [("enabled", "no"), ("name", "secure-boot")];
+                parent(w, "firmware", &[], |w| empty(w, "feature", &without))?;
+            }
+            empty(w, "boot", &[("dev", "hd")])
+        }
         Boot::Kernel { kernel, initrd, cmdline } => {
             text(w, "kernel", kernel)?;
             for (name, value) in [("initrd", initrd), ("cmdline", cmdline)] {
@@ -106,6 +115,11 @@ fn devices(w: &mut Xml, guest: &Guest) -> Written {
     parent(w, "console", &[("type", "pty")], |w| {
         empty(w, "target", &[("type", "serial"), ("port", "0")])
     })?;
+    if guest.has_agent {
+        parent(w, "channel", &[("type", "unix")], |w| {
+            empty(w, "target", &[("type", "virtio"), ("name", "org.qemu.guest_agent.0")])
+        })?;
+    }
     empty(w, "audio", &[("id", "1"), ("type", "none")])?;
     parent(w, "video", &[], |w| empty(w, "model", &[("type", "none")]))?;
     empty(w, "memballoon", &[("model", "none")])

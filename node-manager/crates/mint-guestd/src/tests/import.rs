@@ -65,7 +65,9 @@ fn image_becomes_a_guest_with_its_content_and_what_cloud_init_is_told() {
         assert!(disk.iter().enumerate().all(|(at, &byte)| byte == 7 * u8::from(at >> 20 == 1)));
         assert!(image.exists(), "only copied");
         let (_, xml) = machine.fakes[0].guests.lock().unwrap()["web"].clone();
+        assert!(!xml.contains("firmware"), "{xml}");
         for part in [
+            "<target type=\"virtio\" name=\"org.qemu.guest_agent.0\"/>",
             "/var/lib/libvirt/images/web.raw",
             "/var/lib/libvirt/images/web-seed.img",
             "<source network=\"mint\"/>",
@@ -73,6 +75,17 @@ fn image_becomes_a_guest_with_its_content_and_what_cloud_init_is_told() {
         ] {
             assert!(xml.contains(part), "{part}:\n{xml}");
         }
+    });
+}
+
+#[test]
+fn image_for_uefi_is_started_by_it() {
+    test(async |machine| {
+        machine.image("/i/web.qcow2");
+        machine.import(json!({ "uefi": true })).await.unwrap();
+        let (_, xml) = machine.fakes[0].guests.lock().unwrap()["web"].clone();
+        assert!(xml.contains("<os firmware=\"efi\">"), "{xml}");
+        assert!(xml.contains("<feature enabled=\"no\" name=\"secure-boot\"/>"), "{xml}");
     });
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use mint_guests::facts::Facts;
-use mint_guests::guest::{GuestRequest, Network};
+use mint_guests::guest::{Firmware, GuestRequest, Network};
 use mint_guests::{Description, Failure, cli, setup, tools, vxlan, xml};
 
 const PROGRAM: &str = "mint-kvm-config";
@@ -94,6 +94,9 @@ struct Domain {
     /// MAC address of the card.
     #[arg(long, allow_hyphen_values = true)]
     mac: Option<String>,
+    /// Its disk's system is started by UEFI, not by a BIOS.
+    #[arg(long, conflicts_with = "kernel")]
+    uefi: bool,
 }
 
 impl NodeArgument {
@@ -130,10 +133,10 @@ impl Domain {
             initrd: filled(self.initrd),
             cmdline: filled(self.cmdline),
             disk: filled(self.disk),
-            seed: None,
-            is_pinned: true,
             network,
             mac: filled(self.mac),
+            firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
+            ..GuestRequest::new("")
         }
     }
 }

@@ -2,7 +2,7 @@
 use mint_types::CpuSet;
 
 use super::*;
-use crate::domain::tests::WEB;
+use crate::domain::tests::{WEB, with_nvram};
 
 const DISK: &str = "/var/lib/mint/web.qcow2";
 const UUID: &str = "6f5d2f2c-3a76-4a4e-9a0e-0b9f6a1f8d11";
@@ -196,6 +196,28 @@ fn disk_that_cannot_be_copied_is_refused_and_nothing_is_overwritten() {
               <readonly/></disk>";
     assert_eq!(with(cd), RefusalCode::VmDiskMissing);
     assert_eq!(with("<disk type='volume'><source pool='p'/></disk>"), RefusalCode::VmDiskMissing);
+}
+
+#[test]
+fn settings_of_the_firmware_go_with_the_guest_and_are_not_written_over_others() {
+    const NVRAM: &str = "/nvram/web.fd";
+    let (mut guest, mut node) = (departure(), ground());
+    guest.xml = with_nvram(&format!("<nvram template='/VARS.fd'>{NVRAM}</nvram>"));
+    guest.files.insert(NVRAM.into(), own_file(1));
+    assert_eq!(codes(&guest, &node), [RefusalCode::VmBootFile; 2]);
+    for file in ["/usr/share/OVMF/CODE.fd", "/VARS.fd"] {
+        node.files.insert(file.into(), own_file(1));
+    }
+    let there = plan(&guest, &node).unwrap();
+    assert_eq!(there.nvram.as_deref(), Some(NVRAM));
+    assert_eq!(there.disks.len(), 1, "libvirt does not copy it");
+    node.files.insert(NVRAM.into(), own_file(1));
+    assert_eq!(codes(&guest, &node), [RefusalCode::VmDiskTaken]);
+    let nfs = FileFacts { network: Some("nfs4 a:/g".into()), ..own_file(1) };
+    for files in [&mut guest.files, &mut node.files] {
+        files.insert(NVRAM.into(), nfs.clone());
+    }
+    assert_eq!(plan(&guest, &node).unwrap().nvram, None, "both see it");
 }
 
 #[test]

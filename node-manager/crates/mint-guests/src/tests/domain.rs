@@ -77,6 +77,29 @@ fn facts_of_a_domain_are_read() {
     assert!(cpu.starts_with("<cpu mode='host-passthrough'") && cpu.ends_with("</cpu>"), "{cpu}");
 }
 
+/// With firmware whose settings are a file of the guest's own.
+pub(crate) fn with_nvram(nvram: &str) -> String {
+    let loader = "<loader readonly='yes' type='pflash'>/usr/share/OVMF/CODE.fd</loader>";
+    WEB.replace("</os>", &format!("{loader}{nvram}</os>"))
+}
+
+#[test]
+fn settings_of_the_firmware_are_a_file() {
+    let old = "<nvram template='/usr/share/OVMF/VARS.fd'>/nvram/web.fd</nvram>";
+    let new = "<nvram type='file' template='/usr/share/OVMF/VARS.fd'><source file='/nvram/web.fd'/></nvram>";
+    for nvram in [old, new] {
+        let web = Domain::parse(&with_nvram(nvram)).unwrap();
+        assert_eq!(web.nvram.as_deref(), Some("/nvram/web.fd"), "{nvram}");
+        let firmware = ["/usr/share/OVMF/CODE.fd", "/usr/share/OVMF/VARS.fd"];
+        assert!(
+            firmware.iter().all(|file| web.boot_files.iter().any(|has| has == file)),
+            "{web:?}"
+        );
+    }
+    assert_eq!(Domain::parse(&with_nvram("")).unwrap().nvram, None);
+    assert_eq!(Domain::parse(&with_nvram("<nvram/>")).unwrap().nvram, None);
+}
+
 #[test]
 fn parts_that_tie_a_guest_to_its_host_are_seen() {
     let passed = with(

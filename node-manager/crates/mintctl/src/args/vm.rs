@@ -84,6 +84,9 @@ pub struct ImportArgs {
     /// What its cloud-init is told at the first boot (user data: a #cloud-config, a script)
     #[arg(long, value_name = "FILE")]
     pub cloud_init: Option<PathBuf>,
+    /// Start it by UEFI (OVMF, without Secure Boot), not by a BIOS
+    #[arg(long)]
+    pub uefi: bool,
 }
 
 /// `vm migrate`.

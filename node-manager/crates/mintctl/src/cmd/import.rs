@@ -36,6 +36,7 @@ pub async fn run(context: &Context, args: ImportArgs) -> Outcome {
         memory_bytes: args.memory,
         disk_bytes: args.disk,
         user_data,
+        uefi: args.uefi,
     };
     if node.id != here {
         request.image = send(context, &node, &image).await?;
