@@ -172,6 +172,9 @@ pub struct EvacuateRequest {
     /// have no memory there afterwards. Nothing: all go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taken: Option<Taken>,
+    /// The node is to end then: for a minute no guest comes to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ends: bool,
 }
 
 /// A node without its guests, or the plan of it.

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tracing::error;
 
 use crate::facts::HostFiles;
+use crate::gate::Gate;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::journal::Journal;
 
@@ -31,6 +32,8 @@ pub(crate) struct App {
     pub journal: Journal,
     /// UUIDs of guests that leave by an operation of this daemon.
     pub moving: Mutex<BTreeSet<String>>,
+    /// Whether guests may come.
+    pub gate: Arc<Gate>,
 }
 
 /// A guest leaves; while this is held, by this operation alone.

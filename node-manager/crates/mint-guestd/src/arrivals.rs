@@ -38,6 +38,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
         departure.from_name = format!("{name}/{}", departure.from_name);
     }
     let here = app.here().await?;
+    let is_closed = app.gate.is_closed();
     let domain = Domain::parse(&departure.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
     let needs = Needs {
@@ -62,7 +63,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
         Ground {
             node: here.id,
             name: here.name,
-            is_ending: here.state != NodeState::Running,
+            is_ending: here.state != NodeState::Running || is_closed,
             cpus: HostCpus {
                 online: host.online_cpus(),
                 taken: room.pinned,
@@ -99,7 +100,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
     let Expected { from, machine, disks } = expected;
     let record = Record { side: Side::Arrival, uuid, peer: from, machine, disks, xml: None };
-    let (journal, host) = (app.journal.clone(), app.host.clone());
+    let (journal, host, gate) = (app.journal.clone(), app.host.clone(), app.gate.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {
         if record.disks.iter().any(|path| path.contains('\0')) {
@@ -111,7 +112,11 @@ pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Resul
         if let Some(path) = host.files(record.disks.iter().map(String::as_str)).into_keys().next() {
             return Ok(Err(failed(format!("{path} is there by now"))));
         }
-        let written = journal.write(&record);
+        let Some(written) = gate.pass(|| journal.write(&record)) else {
+            return Ok(Err(failed(
+                "this node's guests are about to go, and none comes".to_owned(),
+            )));
+        };
         Ok(written.map_err(|error| failed(format!("cannot write a record: {error}"))))
     })
     .await??;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mint_api::{
     ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, Line, MigrateRequest, MigrateResult,
@@ -15,8 +16,12 @@ use mint_types::{NodeId, NodeState, Refusal, RefusalCode};
 use serde_json::json;
 
 use crate::app::App;
+use crate::gate::Closed;
 use crate::hypervisor::{GuestFacts, Leaving};
 use crate::migrate::{depart, plan, prepare};
+
+/// For the end of a node to be ordered once its guests are gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Where guests go.
 #[derive(Debug)]
@@ -133,16 +138,46 @@ fn full(plan: &Plan, node: &NodeView) -> Refusal {
 }
 
 impl Places {
-    /// Moves the guests, and says how that went.
-    pub async fn go(self, app: Arc<App>, request: EvacuateRequest, lines: Lines) {
-        let line = match self.moved(&app, &request, &lines).await {
+    /// Moves the guests, and says how that went. No guest comes meanwhile, and none when the node
+    /// ends afterwards.
+    pub async fn go(
+        self,
+        app: Arc<App>,
+        request: EvacuateRequest,
+        lines: Lines,
+        closed: Option<Closed>,
+    ) {
+        let line = match self.all_moved(&app, &request, &lines).await {
             Ok(vms) => {
+                if let Some(closed) = closed.filter(|_| request.ends) {
+                    closed.stay(ENDS_WITHIN);
+                }
                 let result = EvacuateResult { node: self.here.id, vms, repinned: Vec::new() };
                 Line::Result(json!(result))
             }
             Err(error) => Line::Error(error),
         };
         lines.send(&line).await;
+    }
+
+    /// Moves the guests, also one that was on its way here when the gate closed.
+    async fn all_moved(
+        &self,
+        app: &Arc<App>,
+        request: &EvacuateRequest,
+        lines: &Lines,
+    ) -> Result<Vec<MigrateResult>, ErrorBody> {
+        let mut vms = self.moved(app, request, lines).await?;
+        if request.dry_run {
+            return Ok(vms);
+        }
+        loop {
+            let late = places(app).await?;
+            if late.all.is_empty() {
+                return Ok(vms);
+            }
+            vms.extend(late.moved(app, request, lines).await?);
+        }
     }
 
     /// Moves the guests, one after the other. Plans each way anew: pins depend on who is there.

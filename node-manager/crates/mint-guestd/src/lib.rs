@@ -16,6 +16,7 @@ mod console;
 mod copies;
 mod evacuate;
 mod facts;
+mod gate;
 mod hypervisor;
 mod image;
 mod import;

@@ -151,8 +151,9 @@ async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure>
         let way = vacate::way(&app, taken).await?;
         return Ok(lines::respond(move |lines| way.go(app, request, lines)));
     }
+    let closed = (!request.dry_run).then(|| app.gate.close());
     let places = evacuate::places(&app).await?;
-    Ok(lines::respond(move |lines| places.go(app, request, lines)))
+    Ok(lines::respond(move |lines| places.go(app, request, lines, closed)))
 }
 
 async fn set_pins(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {

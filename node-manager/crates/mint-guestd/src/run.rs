@@ -84,6 +84,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         host: HostFiles::below(Path::new("/")),
         journal: Journal::below(&options.state),
         moving: Mutex::default(),
+        gate: Arc::default(),
     };
     runtime.block_on(async {
         let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;

@@ -150,6 +150,7 @@ impl Machine {
                 host: HostFiles::below(&root),
                 journal: Journal::below(&root.join("guests")),
                 moving: Mutex::default(),
+                gate: Arc::default(),
             };
             let socket = folder.path().join(format!("guestd{id}.sock"));
             apps.push(Arc::new(app));

@@ -42,6 +42,35 @@ fn all_guests_that_run_leave_the_largest_first_or_none_does() {
 }
 
 #[test]
+fn no_guest_comes_to_a_node_whose_guests_go_for_its_end() {
+    test(async |machine| {
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), machine.fakes[1].clone());
+        machine.fakes[1].others.lock().unwrap().insert("10.0.0.1".into(), machine.fakes[0].clone());
+        machine.fakes[0].define("old", true, &xml("old"));
+        machine.fakes[1].define("web", true, &xml("web"));
+        let come = async || {
+            let peer = Client::unix(machine.folder.path().join("guestd2.sock"));
+            let asked = json!({ "to": "node1", "dry_run": true });
+            peer.operate::<MigrateResult>("/v1/local/vms/web/migrate", &asked, |_: &str| ())
+                .await
+                .map_err(body)
+        };
+        come().await.unwrap();
+        evacuate(&machine, json!({ "dry_run": true, "ends": true })).await.unwrap();
+        come().await.unwrap();
+        evacuate(&machine, json!({})).await.unwrap();
+        come().await.unwrap();
+        evacuate(&machine, json!({ "ends": true })).await.unwrap();
+        let refused = come().await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::NodeEnding, "{refused}");
+        let expected = json!({ "from": 2, "disks": [] });
+        let path = "/v1/local/arrivals/uuid-web/expect";
+        let late = machine.client().post::<Value>(path, &expected).await.map_err(body).unwrap_err();
+        assert!(late.message.contains("about to go"), "{late}");
+    });
+}
+
+#[test]
 fn evacuation_that_stops_says_who_is_where() {
     test(async |machine| {
         machine.fakes[0].define("web", true, &xml("web"));

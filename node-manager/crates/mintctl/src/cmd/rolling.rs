@@ -39,7 +39,7 @@ pub async fn evacuate(context: &Context, node: &str) -> Result<Evacuated, Failur
         let error = ErrorBody::new(ErrorCode::BadRequest, text);
         return Err(error.hint("say it on another node: this command ends with its node").into());
     }
-    let request = EvacuateRequest::default();
+    let request = EvacuateRequest { ends: true, ..EvacuateRequest::default() };
     let path = path(node, "evacuate")?;
     let result = context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
     Ok(Evacuated { reference: format!("node{}", detail.node.id), result })
