@@ -6,20 +6,18 @@ another one, on a bridge that their node alone has: between these bridges the no
 """
 
 import contextlib
-import copy
 import xml.etree.ElementTree as ElementTree
 
-from figures_programs import TMP, build, guest_initrd, number
+import figures_talk
+from figures_programs import build, guest_initrd
+from figures_talk import LIMIT_S
 from rig.echo import address
-from rig.errors import RigError
-from rig.guest import WHOLE, Guest, start_command
+from rig.guest import Guest, start_command
 from rig.node import Node
 from rig.server import Server
 
-PORT = 5999
-LIMIT_S = 300
 # MiB of a stream, trips in a row: as much as takes some seconds.
-STREAM_MIB, TRIPS = 32, 300
+AMOUNTS = (32, 300)
 BRIDGE = "figbr0"
 SUBNET = "10.79.{node}.{host}"
 SECOND_UP = "ip addr add {own}/24 dev eth1 && ip link set eth1 up && ip route add 10.79.0.0/16 via {gateway}"
@@ -37,17 +35,11 @@ def routed(node: int, other: int, address: str) -> str:
 
 def with_second_card(domain: str) -> str:
     """A domain with a card on the routed bridge, too. Raises RigError unless it has one card."""
-    tree = ElementTree.fromstring(domain)
-    devices, cards = tree.find("devices"), tree.findall("devices/interface")
-    if devices is None or len(cards) != 1:
-        raise RigError(f"the domain has {len(cards)} cards, not one:\n{domain}")
-    second = copy.deepcopy(cards[0])
-    for tag in ("mac", "source"):
-        if (found := second.find(tag)) is not None:
-            second.remove(found)
+    tree, _, second = figures_talk.two_cards(domain)
+    if (source := second.find("source")) is not None:
+        second.remove(source)
     second.set("type", "bridge")
     ElementTree.SubElement(second, "source", bridge=BRIDGE)
-    devices.insert(list(devices).index(cards[0]) + 1, second)
     return ElementTree.tostring(tree, encoding="unicode")
 
 
@@ -71,13 +63,11 @@ class Talkers:
                 self._start(guest)
             for name in (FAR, BESIDE):
                 self._addresses[name] = address(self._guests[name])
-                self._guests[name].dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
+                figures_talk.serve(self._guests[name])
             address(self._guests[NEAR])
             for name, node in ((NEAR, 1), (FAR, 2)):
                 own, gateway = SUBNET.format(node=node, host=2), SUBNET.format(node=node, host=1)
-                text, status = self._guests[name].shell(SECOND_UP.format(own=own, gateway=gateway))
-                if status:
-                    raise RigError(f"{self._guests[name]} has no second card:\n{text}")
+                figures_talk.up(self._guests[name], SECOND_UP.format(own=own, gateway=gateway))
             self._stack = stack.pop_all()
         return self
 
@@ -89,16 +79,10 @@ class Talkers:
         initrd = guest_initrd(node, build("measure"))
         words = f"--no-disk --initrd {initrd} --append mint.tick=0 --print"
         domain = node.out(start_command(node, guest.name, words), LIMIT_S)
-        text = domain if guest.name == BESIDE else with_second_card(domain)
-        node.run(f"cat >{TMP}/{guest.name}.xml", stdin=text.encode())
-        node.run(f"virsh -q define --validate {TMP}/{guest.name}.xml && virsh -q start {guest.name}", LIMIT_S)
-
-    def _say(self, what: str, to: str, amount: int) -> float:
-        line = f"measure {what} {to} {PORT} {amount}"
-        return number(self._guests[NEAR].dialogue(line, rf"(?m)^measure {what} [\d.]+{WHOLE}", LIMIT_S), what)
+        figures_talk.start(guest, domain if guest.name == BESIDE else with_second_card(domain))
 
     def _measured(self, to: str) -> dict[str, float]:
-        return {"stream": self._say("send", to, STREAM_MIB), "trip": self._say("pingpong", to, TRIPS)}
+        return figures_talk.measured(self._guests[NEAR], to, AMOUNTS)
 
     def ethernet(self) -> dict[str, float]:
         """MB/s of a stream, µs of a round trip, to the guest of node 2 on one Ethernet."""

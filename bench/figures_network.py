@@ -7,19 +7,19 @@ does; they are idle while others have their turn.
 """
 
 import contextlib
-import copy
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 
-from figures_programs import FOLDER, GUESTS_TAKE, TMP, beside, build, guest_initrd, number, put
+import figures_talk
+from figures_programs import FOLDER, GUESTS_TAKE, beside, build, guest_initrd, number, put
+from figures_talk import PORT
 from report.figure import Figure
 from report.goals import Goal, equal
 from report.passes import WHOLE_GROUP
 from report.recorder import Recorder, Taker
 from report.turns import turns
-from rig.errors import RigError
-from rig.guest import WHOLE, Guest, start_command
+from rig.guest import Guest, start_command
 from rig.inventory import MINT
 from rig.machine import MachineConfig
 from rig.node import Node
@@ -29,7 +29,6 @@ from rig.server import Server
 GROUP = "network"
 MACHINES, QUICK_MACHINES = 5, 1
 ROUNDS, QUICK_ROUNDS = 6, 1
-PORT = 5999
 GUEST_LIMIT_S = 240
 ADDRESS_OF_TWO = "10.77.0.12"
 
@@ -81,16 +80,11 @@ def from_node(node: Node, address: str, amounts: tuple[int, int]) -> dict[str, f
 
 def with_cards(domain: str, sides: Sequence[str]) -> str:
     """A domain with a card for each of these sides, on its node's bridge. Raises RigError unless it has one."""
-    tree = ElementTree.fromstring(domain)
-    devices, cards = tree.find("devices"), tree.findall("devices/interface")
-    if len(cards) != 1:
-        raise RigError(f"the domain has {len(cards)} cards, not one:\n{domain}")
-    second = copy.deepcopy(cards[0])
-    second.remove(second.find("mac"))
-    for card, side in zip((cards[0], second), sides, strict=False):
+    tree, first, second = figures_talk.two_cards(domain)
+    for card, side in zip((first, second), sides, strict=False):
         ElementTree.SubElement(card, "driver", name=DRIVERS[side])
-    if len(sides) > 1:
-        devices.insert(list(devices).index(cards[0]) + 1, second)
+    if len(sides) == 1:
+        tree.find("devices").remove(second)
     return ElementTree.tostring(tree, encoding="unicode")
 
 
@@ -104,19 +98,12 @@ class GuestPair:
         self._addresses = dict(zip(sides, (first, SECOND_FAR), strict=False))
         if len(sides) > 1:
             for guest, address in ((far, SECOND_FAR), (near, SECOND_NEAR)):
-                text, status = guest.shell(SECOND_UP.format(address=address))
-                if status:
-                    raise RigError(f"{guest} has no second card:\n{text}")
-        far.dialogue(f"measure serve {PORT} & echo ser''ves", "serves")
-
-    def _say(self, what: str, side: str, amount: int) -> float:
-        line = f"measure {what} {self._addresses[side]} {PORT} {amount}"
-        return number(self._near.dialogue(line, rf"(?m)^measure {what} [\d.]+{WHOLE}", limit_s=300), what)
+                figures_talk.up(guest, SECOND_UP.format(address=address))
+        figures_talk.serve(far)
 
     def measured(self, side: str) -> dict[str, float]:
         """A stream and round trips from the second to the first, over a side's cards."""
-        stream, trips = AMOUNTS[side]
-        return {"stream": self._say("send", side, stream), "trip": self._say("pingpong", side, trips)}
+        return figures_talk.measured(self._near, self._addresses[side], AMOUNTS[side])
 
 
 @contextlib.contextmanager
@@ -126,8 +113,7 @@ def guest_pair(node: Node, cpus: tuple[int, ...], program: bytes, sides: Sequenc
     with Guest(node, "far") as far, Guest(node, "near") as near:
         for guest, cpu in zip((far, near), cpus, strict=True):
             domain = node.out(start_command(node, guest.name, f"{options} --pin {cpu}"), GUEST_LIMIT_S)
-            node.run(f"cat >{TMP}/{guest.name}.xml", stdin=with_cards(domain, sides).encode())
-            node.run(f"virsh -q define --validate {TMP}/{guest.name}.xml && virsh -q start {guest.name}", GUEST_LIMIT_S)
+            figures_talk.start(guest, with_cards(domain, sides))
         yield GuestPair(far, near, sides)
 
 

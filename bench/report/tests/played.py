@@ -159,7 +159,7 @@ class PlayedTwo:
         self.a = self.b = Played()
 
     def move(self) -> dict[str, float]:
-        return {"total": 4.0, "downtime": 0.1, "own": 4.0}
+        return {"total": 4.0, "downtime": 0.1}
 
     def ethernet(self) -> dict[str, float]:
         return {"stream": 26.0, "trip": 5736.0}
@@ -238,6 +238,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_isolation, "neighbours", lambda server, _: contextlib.nullcontext(PlayedNeighbours(server)))
     monkeypatch.setattr(figures_isolation, "Pinned", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(figures_migrate, "TwoMachines", PlayedTwo)
+    monkeypatch.setattr(figures_migrate, "linked", contextlib.nullcontext)
     monkeypatch.setattr(figures_migrate, "Talkers", PlayedTwo)
     sides = dict.fromkeys(figures_migrate.MOVE_SIDES, PlayedTwo())
     monkeypatch.setattr(figures_migrate, "movers", lambda _: contextlib.nullcontext(sides))

@@ -156,9 +156,9 @@ def test_request_of_fio_costs_its_processors_time():
     assert figures_partition.per_request_us(Played().out("--output-format=json")) == pytest.approx(50.0)
 
 
-def test_own_part_of_a_move_is_what_libvirt_did_not_take():
+def test_move_without_figures_is_an_error():
     said = {"took": {"total_ms": 4000, "downtime_ms": 40}}
-    assert figures_migrate.figures(5.0, said) == {"total": 5.0, "downtime": 0.04, "own": pytest.approx(25.0)}
+    assert figures_migrate.figures(5.0, said) == {"total": 5.0, "downtime": 0.04}
     with pytest.raises(RigError, match="does not say what the move took"):
         figures_migrate.figures(5.0, {"took": None})
 
@@ -179,6 +179,7 @@ def test_command_is_timed_by_its_own_clock_and_says_what_it_said(tmp_path: Path)
 
     took_s, said = figures_migrate.timed(SimpleNamespace(out=out), "sleep 0.3; printf 'took 7\\n{}'")
     assert 0.3 <= took_s < 30 and said == "took 7\n{}"
+    assert figures_migrate.timed(SimpleNamespace(out=out), "true")[1] == ""
 
 
 def test_second_card_is_on_the_routed_bridge():
