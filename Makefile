@@ -30,7 +30,7 @@ help: ## list the targets
 NEEDS_SETUP := lint kernel-mint kernel-rt kernel-grown kernel-kunit kernel-lockdep kernel-kasan kernel-server \
 	kernel-off kernel-stock kernel-deb deb-check patch-check patch-each rust rust-check rust-fmt kexec kexec-deb kexec-check kexec-import \
 	images-check rig-check $(BUILD)/bin/mint-rig-agent \
-	$(addprefix $(BUILD)/images/,node.squashfs fio node.initrd guest.initrd mint.squashfs rig.squashfs)
+	$(addprefix $(BUILD)/images/,node.squashfs fio load debian-guest.qcow2 other-systems node.initrd guest.initrd mint.squashfs rig.squashfs)
 $(NEEDS_SETUP): | setup
 
 all: kernel kexec rust images ## build everything
@@ -43,7 +43,7 @@ ifdef T
 test: rig-test
 else
 test: ## every test layer, the rig included (T=NAME: only the rig tests of that name)
-	@$(MAKE) check
+	@$(MAKE) -j$(JOBS) --output-sync=target check
 	@$(MAKE) rig-test
 endif
 
