@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Preloaded into the rig's QEMU: mends three faults of its x86 emulator that a
+ * Preloaded into the rig's QEMU: mends four faults of its x86 emulator that a
  * machine of several kernels with KVM guests meets (docs/testing.md tells them).
  *
  * Debian's QEMU exports its functions for its modules. Three of them get a jump to
  * what is here, each after a look at whether its code has the shape that is
- * known; if not, QEMU stays as it is. One line on stderr says which.
+ * known; one that is not exported gets another byte, where its code is found
+ * once. If not, QEMU stays as it is. One line on stderr says which.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -55,6 +57,17 @@ static const uint16_t INTERRUPT[] = {
 	0x48, 0x83, 0xc4, 0x08, 0xff, 0xe0,
 };
 
+/*
+ * In get_ss_esp_from_tss(), which looks for a TSS that is not busy: shr $8,%eax;
+ * r13 = rdx; edx = ecx; ecx = eax; and $7,%ecx; cmp $1,%ecx; jne to the end of QEMU
+ */
+static const uint16_t TSS_TYPE[] = {
+	0xc1, 0xe8, 0x08, 0x49, 0x89, 0xd5, 0x89, 0xca, 0x89, 0xc1, 0x83, 0xe1, 0x07,
+	0x83, 0xf9, 0x01, 0x0f, 0x85,
+};
+#define TSS_MASK	12	/* where the 7 is */
+#define BUSY		2	/* a TSS's type with this bit and without it */
+
 /* What it does, and nothing is left in exception_index for the CPU's loop to deliver again. */
 static void hardirq(void *env, int vector, int is_hw)
 {
@@ -88,19 +101,52 @@ static int has_shape(const uint8_t *code, const uint16_t *shape, size_t bytes)
 	return code != NULL;
 }
 
-/* movabs $TO,%rax; jmp *%rax, after the endbr64 */
-static int redirect(uint8_t *code, void (*to)(void))
+struct found {
+	uint8_t *code;
+	int times;
+};
+
+/* Of the program itself, which comes first: where its code has the shape. */
+static int find_tss_type(struct dl_phdr_info *program, size_t bytes, void *to)
+{
+	struct found *found = to;
+
+	(void)bytes;
+	for (int i = 0; i < program->dlpi_phnum; i++) {
+		const ElfW(Phdr) *part = &program->dlpi_phdr[i];
+		uint8_t *code = (uint8_t *)program->dlpi_addr + part->p_vaddr;
+
+		if (part->p_type != PT_LOAD || !(part->p_flags & PF_X))
+			continue;
+		for (size_t at = 0; at + sizeof(TSS_TYPE) / sizeof(*TSS_TYPE) <= part->p_filesz; at++)
+			if (code[at] == TSS_TYPE[0] && has_shape(code + at, TSS_TYPE, sizeof(TSS_TYPE))) {
+				found->code = code + at;
+				found->times++;
+			}
+	}
+	return 1;
+}
+
+/* Changes code. */
+static int put(uint8_t *code, const uint8_t *bytes, size_t count)
 {
 	uintptr_t page = sysconf(_SC_PAGESIZE);
 	uintptr_t first = (uintptr_t)code & -page;
-	size_t length = (uintptr_t)code + 16 - first;
+	size_t length = (uintptr_t)code + count - first;
+
+	if (mprotect((void *)first, length, PROT_READ | PROT_WRITE | PROT_EXEC))
+		return -1;
+	memcpy(code, bytes, count);
+	return mprotect((void *)first, length, PROT_READ | PROT_EXEC);
+}
+
+/* movabs $TO,%rax; jmp *%rax, after the endbr64 */
+static int redirect(uint8_t *code, void (*to)(void))
+{
 	uint8_t jump[12] = { 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0 };
 
 	memcpy(jump + 2, &to, sizeof(to));
-	if (mprotect((void *)first, length, PROT_READ | PROT_WRITE | PROT_EXEC))
-		return -1;
-	memcpy(code + 4, jump, sizeof(jump));
-	return mprotect((void *)first, length, PROT_READ | PROT_EXEC);
+	return put(code + 4, jump, sizeof(jump));
 }
 
 __attribute__((constructor)) static void mend(void)
@@ -109,6 +155,8 @@ __attribute__((constructor)) static void mend(void)
 	uint8_t *exit = dlsym(RTLD_DEFAULT, "cpu_loop_exit_noexc");
 	uint8_t *ignne = dlsym(RTLD_DEFAULT, "cpu_clear_ignne");
 	uint8_t *any = dlsym(RTLD_DEFAULT, "cpu_interrupt");
+	uint8_t mask = 7 & ~BUSY;
+	struct found tss = { 0 };
 	int32_t way;
 
 	*(void **)&do_interrupt_all = dlsym(RTLD_DEFAULT, "do_interrupt_all");
@@ -125,11 +173,14 @@ __attribute__((constructor)) static void mend(void)
 	if ((uint8_t *)(uintptr_t)do_interrupt_all != irq + 26 + way)
 		goto unknown;
 	memcpy(&exception_index, exit + 12, sizeof(exception_index));
+	dl_iterate_phdr(find_tss_type, &tss);
+	if (tss.times != 1)
+		goto unknown;
 	memcpy(&way, any + 20, sizeof(way));
 	accelerator = (char **)(any + 24 + way);
 	memcpy(&handle_interrupt, any + 27, sizeof(handle_interrupt));
 	if (redirect(irq, (void (*)(void))hardirq) || redirect(ignne, clear_ignne) ||
-	    redirect(any, (void (*)(void))interrupt)) {
+	    redirect(any, (void (*)(void))interrupt) || put(tss.code + TSS_MASK, &mask, 1)) {
 		perror("qemu-mend: mprotect");
 		return;
 	}

@@ -19,7 +19,7 @@ from rig import emulator, paths
 
 # How often an SVM guest runs before one says that there is no fault: several times as often
 # as it took a QEMU that has it, on two cores that had other work.
-COUNTS = {"twice": 100_000, "flag": 1_000_000, "lost": 3_000_000, "priority": 10_000}
+COUNTS = {"twice": 100_000, "flag": 1_000_000, "lost": 3_000_000, "priority": 10_000, "busy": 10_000}
 LIMIT_S = 1200
 # isa-debug-exit: twice what the program writes, and one. As in qemu-faults/faults.c.
 NONE, TWICE, FLAG, LOST, HUNG, UNABLE = (2 * code + 1 for code in range(16, 22))

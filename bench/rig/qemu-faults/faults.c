@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Four faults of QEMU's x86 emulator, each shown by a machine with nothing else on it.
+ * Five faults of QEMU's x86 emulator, each shown by a machine with nothing else on it.
  *
  * The first CPU runs an SVM guest COUNT times. The command line is "FAULT COUNT":
  *
@@ -13,6 +13,8 @@
  *        after the last one came. None may stay away.
  * priority  the guest has a virtual interrupt pending, and writes its task priority (CR8).
  *        QEMU lives on.
+ * busy   the guest has 32 bits, and a TSS that is busy, as KVM loads it; its program calls
+ *        its kernel. QEMU lives on.
  *
  * A line on the serial port says how it ended, and QEMU's exit status (isa-debug-exit).
  */
@@ -28,6 +30,7 @@ enum { NONE = 16, TWICE, FLAG, LOST, HUNG, UNABLE };
 #define INJECTED	0x40
 #define IPI		0x50
 #define VIRTUAL		0x60
+#define CALL		0x70
 #define HOST_PAGE	0x1051
 #define GUEST_PAGE	0x6e57
 /* A first CPU that gets no further for so many ticks has hung: some 20 s. */
@@ -46,8 +49,8 @@ enum { NONE = 16, TWICE, FLAG, LOST, HUNG, UNABLE };
 enum {
 	INTERCEPT_1 = 0x0c, INTERCEPT_2 = 0x10, ASID = 0x58, TLB_CTL = 0x5c, INT_CTL = 0x60, EXIT_CODE = 0x70,
 	NESTED_CTL = 0x90, EVENT_INJ = 0xa8, NESTED_CR3 = 0xb0,
-	ES = 0x400, CS = 0x410, SS = 0x420, DS = 0x430, GDTR = 0x460, IDTR = 0x480,
-	GUEST_EFER = 0x4d0, CR4 = 0x548, CR3 = 0x550, CR0 = 0x558, DR7 = 0x560, DR6 = 0x568,
+	ES = 0x400, CS = 0x410, SS = 0x420, DS = 0x430, GDTR = 0x460, IDTR = 0x480, TR = 0x490,
+	CPL = 0x4cb, GUEST_EFER = 0x4d0, CR4 = 0x548, CR3 = 0x550, CR0 = 0x558, DR7 = 0x560, DR6 = 0x568,
 	RFLAGS = 0x570, RIP = 0x578, RSP = 0x5d8, PAT = 0x668,
 };
 #define FLUSH_ALL	1
@@ -69,7 +72,7 @@ struct table {
 
 extern const struct table gdt_pointer, idt_pointer;
 extern const char trampoline[], trampoline_end[];
-extern const char injected_entry[], guest_stop[], guest_look[], guest_priority[], ipi_entry[], exception_entry[];
+extern const char injected_entry[], guest_stop[], guest_look[], guest_priority[], guest_program[], guest_kernel[], ipi_entry[], exception_entry[];
 extern uint64_t host_pml4[];
 extern uint32_t start_info;
 extern volatile uint32_t cpus;
@@ -309,6 +312,37 @@ static void run_priority(void)
 		end(UNABLE, "the guest did not do what it is for");
 }
 
+/* From a program of 32 bits to its kernel, by the stack that the TSS names. */
+static void run_busy(void)
+{
+	static uint32_t gates[2 * (CALL + 1)] __attribute__((aligned(8))), tss[26];
+	static uint8_t kernel_stack[256] __attribute__((aligned(16)));
+	uint32_t kernel = (uintptr_t)guest_kernel;
+
+	gates[2 * CALL] = 0x18 << 16 | (kernel & 0xffff);
+	gates[2 * CALL + 1] = (kernel & 0xffff0000) | 0xee00;
+	tss[1] = (uintptr_t)kernel_stack + sizeof(kernel_stack);
+	tss[2] = 0x10;
+	put_table(IDTR, &(struct table){ sizeof(gates) - 1, (uintptr_t)gates });
+	put_segment(TR, 0x30, 0x08b);
+	put32(TR + 4, sizeof(tss) - 1);
+	put(TR + 8, (uintptr_t)tss);
+	put_segment(CS, 0x23, 0xcfb);
+	put_segment(DS, 0x2b, 0xcf3);
+	put_segment(ES, 0x2b, 0xcf3);
+	put_segment(SS, 0x2b, 0xcf3);
+	*(volatile uint8_t *)(vmcb + CPL) = 3;
+	put(GUEST_EFER, EFER_SVME);
+	put(CR0, 0x11);
+	put(CR4, 0);
+	put32(INT_CTL, V_INTR_MASKING);
+	/* VMRUN leaves TR as it is, and the host never uses its own */
+	asm volatile("vmload %%rax" : : "a"(vmcb) : "memory");
+	run(guest_program);
+	if (!exited_as_asked())
+		end(UNABLE, "the guest did not do what it is for");
+}
+
 /* Another CPU calls it again and again: does the first one get on? */
 static void watch(void)
 {
@@ -413,7 +447,7 @@ static void first_cpu(void)
 	gate(IPI, ipi_entry);
 
 	fault = *word == 't' ? "twice" : *word == 'f' ? "flag" : *word == 'l' ? "lost" :
-		*word == 'p' ? "priority" : (const char *)0;
+		*word == 'p' ? "priority" : *word == 'b' ? "busy" : (const char *)0;
 	while (*word && *word != ' ')
 		word++;
 	while (*word == ' ')
@@ -421,7 +455,7 @@ static void first_cpu(void)
 	for (; *word >= '0' && *word <= '9'; word++)
 		count = count * 10 + *word - '0';
 	if (!fault || !count)
-		end(UNABLE, "-append 'twice|flag|lost|priority COUNT'");
+		end(UNABLE, "-append 'twice|flag|lost|priority|busy COUNT'");
 	asm("cpuid" : "+a"(a), "+c"(c) : : "rbx", "rdx");
 	if (!(c & 4))
 		end(UNABLE, "this CPU has no SVM");
@@ -453,6 +487,8 @@ static void first_cpu(void)
 			run_flag();
 		else if (*fault == 'p')
 			run_priority();
+		else if (*fault == 'b')
+			run_busy();
 		else
 			run_lost();
 	}

@@ -101,7 +101,7 @@ run_guest:
 
 	# The guest that gets an interrupt: this is the handler. Nothing in it lets
 	# QEMU leave the CPU's loop by itself.
-	.globl injected_entry, guest_stop, guest_look, guest_priority
+	.globl injected_entry, guest_stop, guest_look, guest_priority, guest_program, guest_kernel
 injected_entry:
 	incl deliveries
 	movl $GUEST_SPINS, %ecx
@@ -123,6 +123,14 @@ guest_priority:
 	xorl %eax, %eax
 	movq %rax, %cr8
 	vmmcall
+
+	# The guest of 32 bits: a program, and the kernel that it calls.
+	.code32
+guest_program:
+	int $0x70
+guest_kernel:
+	vmmcall
+	.code64
 
 	# The host's handler of an interrupt from another CPU.
 	.globl ipi_entry, exception_entry
