@@ -25,6 +25,12 @@ $(IMAGES_OUT)/busybox: $(IMAGES_OUT)/node.squashfs
 $(IMAGES_OUT)/fio: images/scripts/build-fio images/scripts/trixie-sources
 	@images/scripts/build-fio $@
 
+$(IMAGES_OUT)/debian-guest.qcow2: images/scripts/build-debian-guest images/scripts/trixie-sources
+	@images/scripts/build-debian-guest $@
+
+$(IMAGES_OUT)/other-systems: $(IMAGES_OUT)/guest.initrd images/scripts/fetch-other-systems images/scripts/trixie-sources
+	@images/scripts/fetch-other-systems $< $@
+
 $(IMAGES_OUT)/load: images/guest/load.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -Os -Wall -Wextra -Werror -static -s -o $@ $<
