@@ -8,6 +8,7 @@
 # Environment: BUILD, MINT_CACHE (absolute paths). Exit: 0 done, 1 failed.
 
 set -eu
+unset MAKEFLAGS MFLAGS MAKELEVEL	# cargo must not inherit ours
 cd "$(dirname "$0")/.."
 : "${BUILD:?is set by the Makefile: run make rust}"
 
