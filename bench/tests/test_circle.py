@@ -98,6 +98,8 @@ class Circle:
             if versions[-1] > versions[0] + 1 and writes[-1] > writes[0]:
                 break
             guest.wait_ticks(1)
+        else:
+            pytest.fail(f"{guest} does not go on: versions of memory {versions}, writes {writes}")
         log = guest.log()
         assert "FAIL" not in log and "mint-guest: up" not in log.split("tick", 1)[-1], log[-2000:]
         now = Counted(replies, counted_versions(log)[-1], counted_writes(log)[-1])

@@ -2,6 +2,8 @@
 """Guests of other systems, as they are (the Mint paper, 3.2 (4)): Debian 12's stock kernels of 64 and of 32 bits,
 memtest86+, a UEFI without an operating system."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from rig import paths
@@ -26,7 +28,7 @@ def boot(node: Node, name: str) -> str:
 
 
 @pytest.fixture
-def node(pair: Server):
+def node(pair: Server) -> Iterator[Node]:
     """Node 1; the files are gone at the end."""
     pair.wait_ready(pair.one)
     yield pair.one
