@@ -164,7 +164,11 @@ impl Hypervisor for Fake {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), HypervisorError> {
         let (facts, _) = self.find(&what.name)?;
-        progress(Progress { total_bytes: 8 << 20, rest_bytes: 4 << 20, ..Progress::default() });
+        let (total_bytes, disk_sent_bytes) = (8 << 20, 3 << 20);
+        let rest_bytes = total_bytes / 2;
+        progress(Progress { total_bytes, rest_bytes, disk_sent_bytes, ..Progress::default() });
+        // the copies end
+        progress(Progress { total_bytes, ..Progress::default() });
         lock(&self.ways).push(format!("{} tls={}", what.to_uri, what.tls));
         let other = lock(&self.others).get(&what.to_address).cloned();
         let other = other.ok_or_else(|| HypervisorError::Said("the wire is cut".into()))?;

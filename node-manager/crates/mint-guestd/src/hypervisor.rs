@@ -110,6 +110,8 @@ pub struct Progress {
     pub rest_bytes: u64,
     /// Memory and disk in all.
     pub total_bytes: u64,
+    /// Disk that has been sent; none any more while libvirt ends the copies.
+    pub disk_sent_bytes: u64,
     /// What is sent in a second.
     pub rate_bytes_s: u64,
     /// Memory that the guest changes in a second.

@@ -143,6 +143,7 @@ fn progress(job: &JobStats) -> Progress {
         elapsed_ms: job.time_elapsed.unwrap_or(0),
         rest_bytes: memory.saturating_add(job.disk_remaining.unwrap_or(0)),
         total_bytes: job.mem_total.unwrap_or(0).saturating_add(job.disk_total.unwrap_or(0)),
+        disk_sent_bytes: job.disk_processed.unwrap_or(0),
         rate_bytes_s: job.mem_bps.unwrap_or(0).saturating_add(job.disk_bps.unwrap_or(0)),
         dirty_bytes_s: job.mem_dirty_rate.unwrap_or(0).saturating_mul(page),
         rounds: job.mem_iteration.unwrap_or(0),

@@ -219,16 +219,19 @@ impl Way {
             hypervisor.migrate(&what, &mut |progress| _ = sender.send(progress))
         });
         let telling = async {
+            let mut disk_sent_bytes = 0;
             while let Some(progress) = news.recv().await {
+                disk_sent_bytes = progress.disk_sent_bytes.max(disk_sent_bytes);
                 if progress.total_bytes > 0 {
                     step("move-going").await;
                 }
                 lines.send(&Line::Progress(words(&progress))).await;
             }
+            disk_sent_bytes
         };
-        let (moved, ()) = tokio::join!(moving, telling);
+        let (moved, disk_sent_bytes) = tokio::join!(moving, telling);
         match moved {
-            Ok(()) => self.arrived(app, began.elapsed()).await,
+            Ok(()) => self.arrived(app, began.elapsed(), disk_sent_bytes).await,
             Err(error) => Err(self.failed(app, error).await),
         }
     }
@@ -296,7 +299,12 @@ impl Way {
 
     /// libvirt says that the guest has moved: it is looked for, and then its disks' copies
     /// that nobody uses any more go.
-    async fn arrived(&self, app: &Arc<App>, took: Duration) -> Result<MigrateResult, ErrorBody> {
+    async fn arrived(
+        &self,
+        app: &Arc<App>,
+        took: Duration,
+        disk_sent_bytes: u64,
+    ) -> Result<MigrateResult, ErrorBody> {
         let name = &self.plan.name;
         step("move-done").await;
         let seen = self.seen(app).await.map_err(|error| {
@@ -318,7 +326,10 @@ impl Way {
         // of a guest that went before its memory, its new host counts nothing
         let total_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let counted = MigrateFigures { total_ms, ..MigrateFigures::default() };
-        Ok(MigrateResult { took: Some(seen.figures.unwrap_or(counted)), ..self.result() })
+        let mut figures = seen.figures.unwrap_or(counted);
+        // libvirt forgets them where it was asked while it ended the copies
+        figures.disk_sent_bytes = figures.disk_sent_bytes.max(disk_sent_bytes);
+        Ok(MigrateResult { took: Some(figures), ..self.result() })
     }
 
     /// The guest, as its new node has it once it runs.
@@ -403,6 +414,7 @@ mod tests {
             elapsed_ms: 1_000,
             rest_bytes: 300 << 20,
             total_bytes: 600 << 20,
+            disk_sent_bytes: 0,
             rate_bytes_s: 100 << 20,
             dirty_bytes_s: 4 << 20,
             rounds: 2,

@@ -318,7 +318,8 @@ fn guest_goes_to_the_other_node_with_pins_of_that_node() {
         let (done, said) = migrate(&machine, json!({ "to": "node2" })).await;
         let done = done.unwrap();
         assert_eq!((done.from.as_u32(), done.to.as_u32()), (1, 2));
-        assert_eq!(done.took.unwrap().downtime_ms, 40);
+        let took = done.took.unwrap();
+        assert_eq!((took.downtime_ms, took.disk_sent_bytes), (40, 3 << 20));
         assert!(!machine.fakes[0].has("web") && machine.fakes[1].has("web"));
         let (_, landed) = machine.fakes[1].guests.lock().unwrap()["web"].clone();
         assert!(landed.contains("cpuset=\"0\""), "{landed}");
