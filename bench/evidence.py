@@ -3,7 +3,8 @@
 
 usage: evidence.py [--output FILE] [RESULTS.xml…]
 
-Reads the results files that runs leave (default: build/rig/results*.xml). One row a run:
+Reads the results files that runs leave (default: build/rig/results*.xml, and those that were kept
+of whole runs of other clones: ~/.cache/mint/results). One row a run:
 a later one replaces an earlier one; the row of a run whose file is not here stays. A run
 of a part of the tests, or by hand, makes no row.
 Exit: 0 done, 1 a file is no results file, 2 usage.
@@ -16,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from rig.paths import PROJECT, RIG
+from rig.paths import PROJECT, RESULTS, RIG
 
 HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 # Evidence
@@ -106,7 +107,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=PROJECT / "docs" / "evidence.md")
     parser.add_argument("results", nargs="*", type=Path)
     options = parser.parse_args()
-    results = options.results or sorted(RIG.glob("results*.xml"))
+    results = options.results or sorted([*RIG.glob("results*.xml"), *RESULTS.glob("*.xml")])
     rows = []
     try:
         for path in results:

@@ -7,6 +7,9 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", PROJECT / "build")).absolute()
 RIG = BUILD / "rig"
+# What whole runs have left, of any clone of the project on this machine.
+CACHE = Path(os.environ.get("MINT_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mint")
+RESULTS = CACHE / "results"
 # Folder of the rig in the background (make up); another name lets two run.
 UP_NAME = "MINT_RIG_UP"
 UP = RIG / os.environ.get(UP_NAME, "up")

@@ -3,15 +3,17 @@
 
 Properties of the JUnit file: `run` (test, lockdep, soak…), `part` (what of it was
 chosen; empty: all), `kernel` (flavour of the nodes' kernel), `commit` (with "+" when the
-tree had changes). bench/evidence.py reads them.
+tree had changes). bench/evidence.py reads them. A copy of a whole run's file outlives the clone that it was of.
 """
 
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from rig.machine import DEFAULT_FLAVOUR
-from rig.paths import PROJECT
+from rig.paths import PROJECT, RESULTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,3 +43,14 @@ def recorded(request: pytest.FixtureRequest, record_testsuite_property) -> None:
     """Writes the facts, as they are when the run begins, into the results file."""
     for name, value in facts(request.config).items():
         record_testsuite_property(name, value)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Once the results file is written: of a whole run that came to its end a copy is kept."""
+    said, path = facts(session.config), session.config.getoption("xmlpath", None)
+    if path and not said["part"] and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        new = RESULTS / f".{said['run']}.new"
+        shutil.copyfile(Path(path), new)
+        new.rename(RESULTS / f"{said['run']}.xml")

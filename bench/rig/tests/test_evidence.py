@@ -39,7 +39,8 @@ def run_pytest(folder: Path, *words: str) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "rig.record", "-p", "no:cacheprovider", f"--junitxml={results}",
          f"--rootdir={folder}", *words, folder / "test_these.py"],
-        env={"PYTHONPATH": str(PROJECT / "bench"), "PATH": "/usr/bin:/bin", "MINT_RIG_FLAVOUR": "kasan"},
+        env={"PYTHONPATH": str(PROJECT / "bench"), "PATH": "/usr/bin:/bin", "MINT_RIG_FLAVOUR": "kasan",
+             "MINT_CACHE": str(folder / "cache")},
         capture_output=True, check=False,
     )  # fmt: skip
     return results
@@ -51,18 +52,22 @@ def row(run: str, date: str, passed: str = "1") -> evidence.Row:
 
 
 def test_row_counts_what_pytest_counted(tmp_path: Path):
-    found = evidence.read(run_pytest(tmp_path, "--run-name=kasan"))
+    results = run_pytest(tmp_path, "--run-name=kasan")
+    found = evidence.read(results)
     assert (found.run, found.kernel) == ("kasan", "kasan")
     # A test whose fixture failed has failed.
     assert (found.passed, found.failed, found.skipped) == ("1", "2", "1")
     head = subprocess.run(["git", "-C", PROJECT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert found.commit.rstrip("+") == head.stdout[:12]
     assert len(found.date) == len("2000-01-01T00:00")
+    # It outlives the clone.
+    assert (tmp_path / "cache" / "results" / "kasan.xml").read_bytes() == results.read_bytes()
 
 
 @pytest.mark.parametrize("words", [("--run-name=test", "--run-part=moves"), ("-k", "good"), ()])
 def test_part_of_the_tests_makes_no_row(tmp_path: Path, words: tuple[str, ...]):
     assert evidence.read(run_pytest(tmp_path, *words)) is None
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("text", ["", "<x/>", "<testsuites><testsuite tests='1'/></testsuites>"])
