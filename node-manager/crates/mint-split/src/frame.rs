@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the main host of a guest and a memory server say to each other (4-2, 4-5).
+//!
+//! A frame is a header of [`HEADER_BYTES`] bytes, all numbers little-endian, and a payload:
+//!
+//! | bytes | |
+//! | --- | --- |
+//! | 0–1 | `MS` |
+//! | 2 | version of the protocol: 1 |
+//! | 3 | what it is |
+//! | 4–7 | bytes of the payload |
+//! | 8–15 | the first page |
+//! | 16–19 | how many pages, or a reason |
+//! | 20–27 | 0 |
+//! | 28–31 | CRC-32C of the payload, after that of bytes 0–27 |
+//!
+//! Pages of a frame are of one chunk. Where it brings them, its payload begins with an [`Entry`]
+//! of four bytes for each, and those that are not all zeros follow in that order.
+
+use crate::geometry::{CHUNK_MAX, Geometry, PAGE, PageNo, PageRun};
+use crate::places::Version;
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+
+/// Bytes of the largest payload: a whole chunk.
+pub const PAYLOAD_BYTES_MAX: usize = CHUNK_MAX * (ENTRY_BYTES + PAGE);
+
+const MAGIC: [u8; 2] = *b"MS";
+const PROTOCOL: u8 = 1;
+const ENTRY_BYTES: usize = 4;
+const CRC_AT: usize = 28;
+const HELLO_BYTES: usize = 16 + 16 + 8 + 8;
+
+/// Of a page that a frame brings: its version, and whether it is all zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// How often it was taken out.
+    pub version: Version,
+    /// It does not follow: all its bytes are zero.
+    pub is_zero: bool,
+}
+
+const ZERO_FLAG: u32 = 1 << 31;
+
+impl Entry {
+    fn to_bytes(self) -> [u8; ENTRY_BYTES] {
+        (self.version.0 | if self.is_zero { ZERO_FLAG } else { 0 }).to_le_bytes()
+    }
+
+    fn of(word: u32) -> Option<Self> {
+        let version = Version(word & !ZERO_FLAG);
+        let is_zero = word & ZERO_FLAG != 0;
+        // a page that was never taken out is nowhere else
+        (Version(1)..=Version::MAX).contains(&version).then_some(Self { version, is_zero })
+    }
+}
+
+/// Why a memory server does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Reason {
+    /// There is no such guest, or this is not its secret.
+    Stranger = 1,
+    /// A later main host has been here.
+    OldEpoch = 2,
+    /// The guest has another size.
+    OtherSize = 3,
+    /// It may not keep more.
+    Full = 4,
+    /// A frame was not understood.
+    Confused = 5,
+}
+
+impl Reason {
+    fn of(number: u32) -> Option<Self> {
+        use Reason::{Confused, Full, OldEpoch, OtherSize, Stranger};
+        let all = [Stranger, OldEpoch, OtherSize, Full, Confused];
+        all.into_iter().find(|&reason| reason as u32 == number)
+    }
+}
+
+/// What is said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Frame {
+    /// Main: this guest, as its host of this epoch.
+    Hello {
+        /// Of the guest.
+        uuid: [u8; 16],
+        /// What the memory server was told beforehand.
+        secret: [u8; 16],
+        /// Grows with each host that the guest comes to.
+        epoch: u64,
+        /// Bytes of the guest's memory.
+        memory_bytes: u64,
+    },
+    /// Server: go on.
+    Welcome,
+    /// Main: keep these.
+    Out(Pages),
+    /// Server: it has them, in these versions.
+    Kept(Vec<(PageNo, Version)>),
+    /// Main: send these.
+    In(PageRun),
+    /// Server: here they are.
+    Data(Pages),
+    /// Server: it has none of these.
+    Missing(PageRun),
+    /// Main: these are not wanted any more, up to these versions.
+    Drop(Vec<(PageNo, Version)>),
+    /// Main: which pages are there?
+    List,
+    /// Server: these are some of them; none: that is all.
+    Listed(Vec<(PageNo, Version)>),
+    /// Server: it ends the connection.
+    Refused(Reason),
+}
+
+/// Pages of a chunk with what is in them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pages {
+    /// The first.
+    pub first: PageNo,
+    /// Of each page, one after the other.
+    pub entries: Vec<Entry>,
+    /// Those that are not all zeros, one after the other.
+    pub bytes: Vec<u8>,
+}
+
+/// A header that was understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    kind: Kind,
+    /// Bytes that follow.
+    pub payload_bytes: usize,
+    first: PageNo,
+    number: u32,
+    crc: u32,
+    begin: [u8; CRC_AT],
+}
+
+/// What came is no frame: nothing that follows can be understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// It does not begin as one.
+    #[error("this is no frame: it begins with {0:02x?}")]
+    Magic([u8; 2]),
+    /// Of another version.
+    #[error("the other side speaks version {0} of the protocol, this one {PROTOCOL}")]
+    Protocol(u8),
+    /// Nobody says that.
+    #[error("nothing is said with number {0}")]
+    Kind(u8),
+    /// Larger than a frame can be.
+    #[error("a payload of {0} bytes is larger than any")]
+    Size(u32),
+    /// It does not hold what it says.
+    #[error("the payload is not what the header says")]
+    Payload,
+    /// It was changed on its way.
+    #[error("the frame was changed on its way")]
+    Crc,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    Hello = 1,
+    Welcome = 2,
+    Out = 3,
+    Kept = 4,
+    In = 5,
+    Data = 6,
+    Missing = 7,
+    Drop = 8,
+    List = 9,
+    Listed = 10,
+    Refused = 11,
+}
+
+impl Kind {
+    fn of(number: u8) -> Option<Self> {
+        use Kind::{Data, Drop, Hello, In, Kept, List, Listed, Missing, Out, Refused, Welcome};
+        let all = [Hello, Welcome, Out, Kept, In, Data, Missing, Drop, List, Listed, Refused];
+        all.into_iter().find(|&kind| kind as u8 == number)
+    }
+}
+
+impl Header {
+    /// Of the first bytes of a frame.
+    ///
+    /// # Errors
+    /// When they are none.
+    pub fn read(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
+        let magic = [bytes[0], bytes[1]];
+        if magic != MAGIC {
+            return Err(FrameError::Magic(magic));
+        }
+        if bytes[2] != PROTOCOL {
+            return Err(FrameError::Protocol(bytes[2]));
+        }
+        let kind = Kind::of(bytes[3]).ok_or(FrameError::Kind(bytes[3]))?;
+        let payload_bytes = usize::try_from(word(4)).unwrap_or(usize::MAX);
+        if payload_bytes > PAYLOAD_BYTES_MAX {
+            return Err(FrameError::Size(word(4)));
+        }
+        let first = PageNo(u64::from(word(12)) << 32 | u64::from(word(8)));
+        let mut begin = [0; CRC_AT];
+        begin.copy_from_slice(&bytes[..CRC_AT]);
+        Ok(Self { kind, payload_bytes, first, number: word(16), crc: word(CRC_AT), begin })
+    }
+
+    /// The frame, with its payload.
+    ///
+    /// # Errors
+    /// When that is not what the header says, or was changed.
+    pub fn frame(&self, payload: &[u8]) -> Result<Frame, FrameError> {
+        if payload.len() != self.payload_bytes {
+            return Err(FrameError::Payload);
+        }
+        if crc32c::crc32c_append(crc32c::crc32c(&self.begin), payload) != self.crc {
+            return Err(FrameError::Crc);
+        }
+        let run = PageRun { first: self.first, count: self.number };
+        let empty = |frame| if payload.is_empty() { Ok(frame) } else { Err(FrameError::Payload) };
+        match self.kind {
+            Kind::Hello => hello(payload),
+            Kind::Welcome => empty(Frame::Welcome),
+            Kind::Out => self.pages(payload).map(Frame::Out),
+            Kind::Data => self.pages(payload).map(Frame::Data),
+            Kind::Kept => self.versions(payload).map(Frame::Kept),
+            Kind::Drop => self.versions(payload).map(Frame::Drop),
+            Kind::Listed => self.versions(payload).map(Frame::Listed),
+            Kind::In => empty(Frame::In(run)),
+            Kind::Missing => empty(Frame::Missing(run)),
+            Kind::List => empty(Frame::List),
+            Kind::Refused => Reason::of(self.number).map(Frame::Refused).ok_or(FrameError::Payload),
+        }
+    }
+
+    fn pages(&self, payload: &[u8]) -> Result<Pages, FrameError> {
+        let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
+        let head =
+            count.checked_mul(ENTRY_BYTES).filter(|&head| count > 0 && head <= payload.len());
+        let (head, rest) = payload.split_at(head.ok_or(FrameError::Payload)?);
+        let entries: Option<Vec<Entry>> = words(head).map(Entry::of).collect();
+        let entries = entries.ok_or(FrameError::Payload)?;
+        let full = entries.iter().filter(|entry| !entry.is_zero).count();
+        if rest.len() != full * PAGE {
+            return Err(FrameError::Payload);
+        }
+        Ok(Pages { first: self.first, entries, bytes: rest.to_vec() })
+    }
+
+    /// Pairs of a page's distance from the first, and its version.
+    fn versions(&self, payload: &[u8]) -> Result<Vec<(PageNo, Version)>, FrameError> {
+        let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
+        if count.checked_mul(2 * ENTRY_BYTES) != Some(payload.len()) {
+            return Err(FrameError::Payload);
+        }
+        let all: Vec<u32> = words(payload).collect();
+        let pairs = all.chunks_exact(2).map(|pair| {
+            let page = self.first.0.checked_add(u64::from(pair[0]))?;
+            (Version(pair[1]) <= Version::MAX).then_some((PageNo(page), Version(pair[1])))
+        });
+        pairs.collect::<Option<_>>().ok_or(FrameError::Payload)
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+fn hello(payload: &[u8]) -> Result<Frame, FrameError> {
+    let payload: &[u8; HELLO_BYTES] = payload.try_into().map_err(|_| FrameError::Payload)?;
+    let (mut uuid, mut secret) = ([0; 16], [0; 16]);
+    uuid.copy_from_slice(&payload[..16]);
+    secret.copy_from_slice(&payload[16..32]);
+    let number = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| payload[at + i]));
+    Ok(Frame::Hello { uuid, secret, epoch: number(32), memory_bytes: number(40) })
+}
+
+impl Frame {
+    /// The whole frame as it goes over the wire. One with more pages than a chunk can have, or
+    /// with pages further apart than 32 bits tell, is not made: none is then.
+    #[must_use]
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        let (kind, first, number, payload) = match self {
+            Self::Hello { uuid, secret, epoch, memory_bytes } => {
+                let mut payload = uuid.to_vec();
+                payload.extend(secret);
+                payload.extend(epoch.to_le_bytes());
+                payload.extend(memory_bytes.to_le_bytes());
+                (Kind::Hello, PageNo(0), 0, payload)
+            }
+            Self::Welcome => (Kind::Welcome, PageNo(0), 0, Vec::new()),
+            Self::List => (Kind::List, PageNo(0), 0, Vec::new()),
+            Self::Out(pages) => pages.parts(Kind::Out)?,
+            Self::Data(pages) => pages.parts(Kind::Data)?,
+            Self::Kept(pages) => versions(Kind::Kept, pages)?,
+            Self::Drop(pages) => versions(Kind::Drop, pages)?,
+            Self::Listed(pages) => versions(Kind::Listed, pages)?,
+            Self::In(run) => (Kind::In, run.first, run.count, Vec::new()),
+            Self::Missing(run) => (Kind::Missing, run.first, run.count, Vec::new()),
+            Self::Refused(reason) => (Kind::Refused, PageNo(0), *reason as u32, Vec::new()),
+        };
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+        bytes.extend(MAGIC);
+        bytes.extend([PROTOCOL, kind as u8]);
+        bytes.extend(u32::try_from(payload.len()).ok()?.to_le_bytes());
+        bytes.extend(first.0.to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+        bytes.resize(CRC_AT, 0);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), &payload);
+        bytes.extend(crc.to_le_bytes());
+        bytes.extend(payload);
+        Some(bytes)
+    }
+
+    /// Whether all pages that it names are of a guest with this memory, those that it brings
+    /// or asks for of one chunk.
+    #[must_use]
+    pub fn fits(&self, geometry: Geometry) -> bool {
+        match self {
+            Self::Out(pages) | Self::Data(pages) => {
+                let count = u32::try_from(pages.entries.len()).unwrap_or(u32::MAX);
+                geometry.has_run(PageRun { first: pages.first, count })
+            }
+            Self::In(run) | Self::Missing(run) => geometry.has_run(*run),
+            Self::Kept(pages) | Self::Drop(pages) | Self::Listed(pages) => {
+                pages.iter().all(|&(page, _)| geometry.has(page))
+            }
+            Self::Hello { .. } | Self::Welcome | Self::List | Self::Refused(_) => true,
+        }
+    }
+}
+
+type Parts = (Kind, PageNo, u32, Vec<u8>);
+
+fn versions(kind: Kind, pages: &[(PageNo, Version)]) -> Option<Parts> {
+    let first = pages.iter().map(|&(page, _)| page).min().unwrap_or(PageNo(0));
+    let mut payload = Vec::with_capacity(pages.len() * 2 * ENTRY_BYTES);
+    for &(page, version) in pages {
+        payload.extend(u32::try_from(page.0 - first.0).ok()?.to_le_bytes());
+        payload.extend(version.0.to_le_bytes());
+    }
+    Some((kind, first, u32::try_from(pages.len()).ok()?, payload))
+}
+
+impl Pages {
+    /// None yet.
+    #[must_use]
+    pub fn from(first: PageNo) -> Self {
+        Self { first, entries: Vec::new(), bytes: Vec::new() }
+    }
+
+    /// The next page.
+    pub fn push(&mut self, version: Version, bytes: &[u8; PAGE]) {
+        let is_zero = bytes.iter().all(|&byte| byte == 0);
+        self.entries.push(Entry { version, is_zero });
+        if !is_zero {
+            self.bytes.extend(bytes);
+        }
+    }
+
+    /// Each page with what is in it; none: zeros.
+    pub fn each(&self) -> impl Iterator<Item = (PageNo, Version, Option<&[u8]>)> {
+        let mut full = self.bytes.chunks_exact(PAGE);
+        let pages = (self.first.0..).map(PageNo).zip(&self.entries);
+        pages.map(move |(page, entry)| {
+            let bytes = if entry.is_zero { None } else { full.next() };
+            (page, entry.version, bytes)
+        })
+    }
+
+    fn parts(&self, kind: Kind) -> Option<Parts> {
+        let mut payload = Vec::with_capacity(self.entries.len() * ENTRY_BYTES + self.bytes.len());
+        payload.extend(self.entries.iter().flat_map(|entry| entry.to_bytes()));
+        payload.extend(&self.bytes);
+        let count = u32::try_from(self.entries.len()).ok()?;
+        (count > 0).then_some((kind, self.first, count, payload))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/frame.rs"]
+mod tests;

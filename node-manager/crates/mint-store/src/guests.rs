@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The guests that may keep pages here: each has a lease, which this node's `mint-guestd` gives.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mint_split::{CHUNK_PAGES_MAX, Geometry, GeometryError, PAGE_BYTES, Reason};
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+use tracing::{info, warn};
+
+use crate::kept::Kept;
+
+/// Name of a guest's files: its UUID as libvirt writes it, without hyphens.
+pub type Uuid = [u8; 16];
+
+/// What a guest may, and who speaks for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lease {
+    /// The guest.
+    pub uuid: Uuid,
+    /// What its main host says to show that it is.
+    pub secret: [u8; 16],
+    /// Of the main host that was here last: it grows with each.
+    pub epoch: u64,
+    /// Of the guest.
+    pub memory_bytes: u64,
+    /// What it may keep here.
+    pub limit_bytes: u64,
+}
+
+/// A lease cannot be given, or files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// No guest has such memory.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The guest has one, for another memory.
+    #[error("the guest has a lease here for {0} bytes of memory: end that first")]
+    Other(u64),
+    /// What was kept before.
+    #[error("the files in {}", folder.display())]
+    Io {
+        /// Where they are.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A guest with a lease.
+#[derive(Debug)]
+pub struct Guest {
+    folder: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    lease: Lease,
+    kept: Kept,
+    /// The connection that speaks for it now; each new one ends the one before.
+    session: u64,
+    stream: Option<TcpStream>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Guests {
+    folder: PathBuf,
+    guests: Mutex<BTreeMap<Uuid, Arc<Guest>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // what is behind it is whole after each step
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn name(uuid: &Uuid) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Pages of a frame are of one chunk, whatever the guest's is: none is larger than this.
+fn geometry(memory_bytes: u64) -> Result<Geometry, GeometryError> {
+    Geometry::new(memory_bytes, CHUNK_PAGES_MAX * PAGE_BYTES)
+}
+
+fn open(folder: &Path, lease: Lease) -> Result<Guest, LeaseError> {
+    let geometry = geometry(lease.memory_bytes)?;
+    let kept = Kept::open(folder, &name(&lease.uuid), geometry, lease.limit_bytes / PAGE_BYTES)
+        .map_err(|source| LeaseError::Io { folder: folder.to_owned(), source })?;
+    let inner = Inner { lease, kept, session: 0, stream: None };
+    Ok(Guest { folder: folder.to_owned(), inner: Mutex::new(inner) })
+}
+
+fn write(folder: &Path, lease: &Lease) -> io::Result<()> {
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(&serde_json::to_vec(lease).map_err(io::Error::other)?)?;
+    file.persist(folder.join(format!("{}.lease", name(&lease.uuid))))?;
+    Ok(())
+}
+
+impl Guests {
+    /// Those whose leases lie in a folder, which is made if it is not there. Files of others are
+    /// deleted.
+    ///
+    /// # Errors
+    /// When the folder or one of its files cannot be used.
+    pub fn open(folder: &Path) -> Result<Self, LeaseError> {
+        let broken = |source| LeaseError::Io { folder: folder.to_owned(), source };
+        fs::create_dir_all(folder).map_err(broken)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(broken)?;
+        let mut guests = BTreeMap::new();
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder).map_err(broken)? {
+            names.push(entry.map_err(broken)?.file_name().to_string_lossy().into_owned());
+        }
+        for of in names.iter().filter_map(|name| name.strip_suffix(".lease")) {
+            let bytes = fs::read(folder.join(format!("{of}.lease"))).map_err(broken)?;
+            let lease: Lease =
+                serde_json::from_slice(&bytes).map_err(io::Error::other).map_err(broken)?;
+            let uuid = lease.uuid;
+            let guest = open(folder, lease)?;
+            info!(guest = %name(&uuid), bytes = guest.bytes(), "still kept");
+            guests.insert(uuid, Arc::new(guest));
+        }
+        for file in names {
+            let of = file.split('.').next().unwrap_or_default();
+            if !guests.keys().any(|uuid| name(uuid) == of) {
+                warn!(file, "is nobody's");
+                fs::remove_file(folder.join(&file)).map_err(broken)?;
+            }
+        }
+        Ok(Self { folder: folder.to_owned(), guests: Mutex::new(guests) })
+    }
+
+    /// Gives a lease, or changes what a guest may and who speaks for it.
+    ///
+    /// # Errors
+    /// When the guest has one for another memory, or the files cannot be used.
+    pub fn lease(&self, lease: Lease) -> Result<(), LeaseError> {
+        let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
+        let mut guests = lock(&self.guests);
+        if let Some(guest) = guests.get(&lease.uuid) {
+            let mut inner = lock(&guest.inner);
+            if inner.lease.memory_bytes != lease.memory_bytes {
+                return Err(LeaseError::Other(inner.lease.memory_bytes));
+            }
+            let epoch = lease.epoch.max(inner.lease.epoch);
+            let lease = Lease { epoch, ..lease };
+            write(&self.folder, &lease).map_err(broken)?;
+            inner.kept.set_limit(lease.limit_bytes / PAGE_BYTES);
+            inner.lease = lease;
+            return Ok(());
+        }
+        let guest = open(&self.folder, lease.clone())?;
+        write(&self.folder, &lease).map_err(broken)?;
+        guests.insert(lease.uuid, Arc::new(guest));
+        Ok(())
+    }
+
+    /// Ends a lease: the guest's pages are gone. None there is no error.
+    ///
+    /// # Errors
+    /// When files stay.
+    pub fn end(&self, uuid: &Uuid) -> Result<(), LeaseError> {
+        let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
+        let mut guests = lock(&self.guests);
+        let Some(guest) = guests.remove(uuid) else { return Ok(()) };
+        lock(&guest.inner).take_over();
+        let of = name(uuid);
+        // the lease first: pages without one are nobody's
+        fs::remove_file(self.folder.join(format!("{of}.lease"))).map_err(broken)?;
+        Kept::delete(&self.folder, &of).map_err(broken)
+    }
+
+    /// Each guest's lease, and the bytes that are kept of it.
+    #[must_use]
+    pub fn list(&self) -> Vec<(Lease, u64)> {
+        let guests: Vec<Arc<Guest>> = lock(&self.guests).values().cloned().collect();
+        let each = guests.iter().map(|guest| lock(&guest.inner));
+        each.map(|inner| (inner.lease.clone(), inner.kept.bytes())).collect()
+    }
+
+    /// A connection speaks for a guest from now on, and no other one does.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn enter(
+        &self,
+        uuid: &Uuid,
+        secret: &[u8; 16],
+        epoch: u64,
+        memory_bytes: u64,
+        stream: &TcpStream,
+    ) -> Result<Session, Reason> {
+        let guest = lock(&self.guests).get(uuid).cloned().ok_or(Reason::Stranger)?;
+        let mut inner = lock(&guest.inner);
+        if !is_same(&inner.lease.secret, secret) {
+            return Err(Reason::Stranger);
+        }
+        if inner.lease.memory_bytes != memory_bytes {
+            return Err(Reason::OtherSize);
+        }
+        if epoch < inner.lease.epoch {
+            return Err(Reason::OldEpoch);
+        }
+        let lease = Lease { epoch, ..inner.lease.clone() };
+        if lease != inner.lease {
+            if let Err(error) = write(&guest.folder, &lease) {
+                warn!(%error, "a lease's epoch cannot be written");
+                return Err(Reason::Full);
+            }
+            inner.lease = lease;
+        }
+        inner.take_over();
+        inner.stream = stream.try_clone().ok();
+        let session = inner.session;
+        drop(inner);
+        Ok(Session { guest, session })
+    }
+}
+
+/// Takes as long whatever the difference is.
+fn is_same(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
+impl Guest {
+    fn bytes(&self) -> u64 {
+        lock(&self.inner).kept.bytes()
+    }
+}
+
+impl Inner {
+    /// Whoever speaks for it now does no more.
+    fn take_over(&mut self) {
+        self.session += 1;
+        if let Some(stream) = self.stream.take() {
+            // it may have ended by itself
+            _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// What a connection may do that speaks for a guest.
+#[derive(Debug)]
+pub struct Session {
+    guest: Arc<Guest>,
+    session: u64,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.guest.inner);
+        if inner.session == self.session {
+            inner.take_over();
+        }
+    }
+}
+
+impl Session {
+    /// Does something with the guest's pages; none if another connection speaks for it by now.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+        let mut inner = lock(&self.guest.inner);
+        (inner.session == self.session).then(|| work(&mut inner.kept))
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The conversation with the main host of a guest (4-2). One thread a connection.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mint_split::{Frame, FrameError, HEADER_BYTES, Header, Reason};
+use tracing::{debug, info, warn};
+
+use crate::guests::{Guests, Session};
+use crate::kept::{KeepError, Kept};
+
+/// Until a connection has said who it is.
+const HELLO_S: u64 = 10;
+/// A main host that takes nothing for so long is gone.
+const WRITE_S: u64 = 60;
+/// At once.
+const CONNECTIONS_MAX: usize = 128;
+/// Pages of a list that are told in one frame.
+const LISTED: usize = 4096;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The other side has closed it, or it broke.
+    #[error("the connection")]
+    Io(#[from] io::Error),
+    /// What came is not understood.
+    #[error("what came")]
+    Frame(#[from] FrameError),
+    /// It may not, or what it says makes no sense: it is told so.
+    #[error("refused: {0:?}")]
+    Refused(Reason),
+}
+
+/// Serves whoever connects, for ever.
+///
+/// # Errors
+/// When nobody can connect any more.
+pub fn serve(listener: &TcpListener, guests: &Arc<Guests>) -> io::Result<()> {
+    let open = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            // one that ended before it was taken, or no descriptors for now
+            Err(error) => {
+                warn!(%error, "a connection was not taken");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            open.fetch_sub(1, Ordering::Relaxed);
+            warn!("too many connections");
+            continue;
+        }
+        let (guests, left) = (guests.clone(), open.clone());
+        std::thread::Builder::new().name("main host".into()).spawn(move || {
+            let peer =
+                stream.peer_addr().map_or_else(|_| "?".into(), |address| address.to_string());
+            match converse(&stream, &guests) {
+                Err(Ended::Io(error)) => debug!(peer, %error, "gone"),
+                Err(error) => info!(peer, %error, "ended"),
+                Ok(never) => match never {},
+            }
+            left.fetch_sub(1, Ordering::Relaxed);
+        })?;
+    }
+    Ok(())
+}
+
+/// Until it ends; a refusal is told first.
+fn converse(stream: &TcpStream, guests: &Guests) -> Result<std::convert::Infallible, Ended> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(Duration::from_secs(WRITE_S)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(HELLO_S)))?;
+    let mut from = BufReader::with_capacity(1 << 16, stream);
+    // whose end closes the connection
+    let (_session, ended) = match enter(stream, &mut from, guests) {
+        Ok(session) => loop {
+            if let Err(ended) = answer(stream, &mut from, &session) {
+                break (Some(session), ended);
+            }
+        },
+        Err(ended) => (None, ended),
+    };
+    let reason = match &ended {
+        Ended::Io(_) => return Err(ended),
+        Ended::Frame(_) => Reason::Confused,
+        Ended::Refused(reason) => *reason,
+    };
+    say(stream, &Frame::Refused(reason))?;
+    Err(ended)
+}
+
+fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Session, Ended> {
+    let Frame::Hello { uuid, secret, epoch, memory_bytes } = hear(from)? else {
+        return Err(Ended::Refused(Reason::Confused));
+    };
+    let session =
+        guests.enter(&uuid, &secret, epoch, memory_bytes, stream).map_err(Ended::Refused)?;
+    // from here on a main host may be silent
+    stream.set_read_timeout(None)?;
+    say(stream, &Frame::Welcome)?;
+    Ok(session)
+}
+
+fn answer(stream: &TcpStream, from: &mut impl Read, session: &Session) -> Result<(), Ended> {
+    let frame = hear(from)?;
+    let answers = session.with(|kept| answers(kept, frame));
+    for frame in answers.ok_or(Ended::Refused(Reason::OldEpoch))?? {
+        say(stream, &frame)?;
+    }
+    Ok(())
+}
+
+/// What a memory server answers to a frame of a guest's main host, once that is welcome.
+///
+/// # Errors
+/// When the connection is to end.
+pub fn answers(kept: &mut Kept, frame: Frame) -> Result<Vec<Frame>, Ended> {
+    if !frame.fits(kept.geometry()) {
+        return Err(Ended::Refused(Reason::OtherSize));
+    }
+    Ok(match frame {
+        Frame::Out(pages) => {
+            kept.keep(&pages).map_err(|error| match error {
+                KeepError::Full { .. } => Ended::Refused(Reason::Full),
+                KeepError::Io(error) => {
+                    warn!(%error, "a page was not kept");
+                    Ended::Refused(Reason::Full)
+                }
+            })?;
+            let each = pages.each().map(|(page, version, _)| (page, version));
+            vec![Frame::Kept(each.collect())]
+        }
+        Frame::In(run) => {
+            let parts = kept.give(run)?.into_iter();
+            parts.map(|part| part.map_or_else(Frame::Missing, Frame::Data)).collect()
+        }
+        Frame::Drop(pages) => {
+            for (page, version) in pages {
+                kept.drop_page(page, version)?;
+            }
+            Vec::new()
+        }
+        Frame::List => {
+            let all = kept.list()?;
+            let some = all.chunks(LISTED).map(|some| Frame::Listed(some.to_vec()));
+            some.chain([Frame::Listed(Vec::new())]).collect()
+        }
+        _ => return Err(Ended::Refused(Reason::Confused)),
+    })
+}
+
+fn hear(from: &mut impl Read) -> Result<Frame, Ended> {
+    let mut head = [0; HEADER_BYTES];
+    from.read_exact(&mut head)?;
+    let header = Header::read(&head)?;
+    let mut payload = vec![0; header.payload_bytes];
+    from.read_exact(&mut payload)?;
+    Ok(header.frame(&payload)?)
+}
+
+fn say(mut to: &TcpStream, frame: &Frame) -> io::Result<()> {
+    let bytes = frame.bytes().ok_or_else(|| io::Error::other("an answer is no frame"))?;
+    to.write_all(&bytes)
+}
+
+#[cfg(test)]
+#[path = "tests/serve.rs"]
+mod tests;
