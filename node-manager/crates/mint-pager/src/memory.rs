@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pager wants of the kernel.
+
+use std::io;
+use std::ops::Range;
+
+use mint_split::{PAGE, PageNo};
+
+/// A guest's memory, and beside it copies of pages that are leaving. Both outlive the pager.
+pub trait Memory {
+    /// Numbers of the pages that are no holes, lowest first.
+    ///
+    /// # Errors
+    /// When that cannot be seen.
+    fn here(&self) -> io::Result<Vec<Range<u64>>>;
+
+    /// Of the pages that have a copy.
+    ///
+    /// # Errors
+    /// When that cannot be seen.
+    fn copies(&self) -> io::Result<Vec<Range<u64>>>;
+
+    /// Makes holes of these pages, and a copy of each, in one step for whoever writes to them.
+    /// Gives those that went: one that a device writes to stays.
+    ///
+    /// # Errors
+    /// When it cannot go on; what had gone has its copy.
+    fn take_out(&mut self, pages: &[PageNo]) -> io::Result<Vec<PageNo>>;
+
+    /// A copy.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn copy(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()>;
+
+    /// A copy is not needed any more.
+    ///
+    /// # Errors
+    /// When it stays.
+    fn drop_copy(&mut self, page: PageNo) -> io::Result<()>;
+
+    /// A hole gets these bytes, or zeros; who waits for it goes on.
+    ///
+    /// # Errors
+    /// When it stays a hole.
+    fn fill(&mut self, page: PageNo, bytes: Option<&[u8]>) -> io::Result<()>;
+
+    /// Who waits for a page that is there goes on.
+    ///
+    /// # Errors
+    /// When they cannot be told.
+    fn wake(&mut self, page: PageNo) -> io::Result<()>;
+}

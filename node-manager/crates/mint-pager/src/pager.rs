@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the pager does when something happens. It waits for nothing: what it has to say is an
+//! [`Order`] for whoever has the connections.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::ops::Range;
+
+use mint_split::{
+    Answer, ChunkNo, Frame, PAGE, PageNo, Pages, Place, Places, SubNo, Version, Victims,
+};
+
+use crate::memory::Memory;
+
+/// A memory server, as the pager knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sub {
+    /// Pages that it may keep of the guest.
+    pub limit_pages: u64,
+}
+
+/// What a guest may have on its main host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Pages of memory; a chunk more while one comes.
+    pub pages: u64,
+    /// Of these, as many as may be on their way to memory servers.
+    pub leaving_pages: u64,
+}
+
+/// What is to be said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// To whom. If there is no connection, nothing is lost: [`Pager::connected`] says it again.
+    pub to: SubNo,
+    /// What.
+    pub frame: Frame,
+}
+
+/// The guest cannot run on as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Who should have them.
+    pub at: SubNo,
+    /// Pages that are nowhere any more.
+    pub lost: Vec<PageNo>,
+}
+
+/// The pager cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PagerError {
+    /// There is less room than the guest has memory.
+    #[error("room for chunks of {room_pages} pages in all, for a guest of {pages} pages")]
+    Room {
+        /// On all hosts.
+        room_pages: u64,
+        /// Of the guest.
+        pages: u64,
+    },
+    /// Less than a chunk stays, or leaves.
+    #[error("a budget of {0} pages is too small: want four chunks of {1} pages")]
+    Budget(u64, u64),
+    /// Pages that were leaving are neither here nor have they a copy.
+    #[error("{} pages that were leaving have no copy, the first is {}", .0.len(), .0[0])]
+    Copies(Vec<PageNo>),
+    /// The kernel.
+    #[error("the guest's memory")]
+    Memory(#[from] io::Error),
+}
+
+struct SubState {
+    room_chunks: u64,
+    /// Chunks of which pages are there, on their way there or back.
+    used_chunks: u64,
+    is_connected: bool,
+    /// While it lists what it has: those that should be there and were not named yet.
+    unlisted: Option<BTreeSet<PageNo>>,
+}
+
+/// The pager of one guest.
+pub struct Pager<'a, M, V> {
+    places: Places<'a>,
+    memory: M,
+    victims: V,
+    budget: Budget,
+    subs: Vec<SubState>,
+    /// Pages that somebody waits for and that there is no room for yet.
+    waiting: VecDeque<PageNo>,
+}
+
+impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
+    /// For a guest whose pages are where these places say, which may be of a pager before.
+    ///
+    /// # Errors
+    /// When there is not room for all of its memory.
+    pub fn new(
+        places: Places<'a>,
+        memory: M,
+        victims: V,
+        budget: Budget,
+        subs: &[Sub],
+    ) -> Result<Self, PagerError> {
+        let geometry = places.geometry();
+        let chunk = geometry.chunk_pages();
+        // one chunk comes while another leaves, and something stays
+        if budget.pages < 4 * chunk
+            || budget.leaving_pages < chunk
+            || budget.leaving_pages > budget.pages / 2
+        {
+            return Err(PagerError::Budget(budget.pages, chunk));
+        }
+        // a memory server has room for all of a chunk that it has something of
+        let stays = (budget.pages - budget.leaving_pages) / chunk - 1;
+        let chunks =
+            subs.iter().map(|sub| sub.limit_pages / chunk).fold(stays, u64::saturating_add);
+        if chunks < geometry.chunks() {
+            return Err(PagerError::Room { room_pages: chunks * chunk, pages: geometry.pages() });
+        }
+        let state = |sub: &Sub| SubState {
+            room_chunks: sub.limit_pages / chunk,
+            used_chunks: 0,
+            is_connected: false,
+            unlisted: None,
+        };
+        let subs = subs.iter().map(state).collect();
+        let mut pager = Self { places, memory, victims, budget, subs, waiting: VecDeque::new() };
+        pager.settle()?;
+        for chunk in (0..geometry.chunks()).map(ChunkNo) {
+            if pager.places.local_in(chunk) > 0 {
+                pager.victims.came(chunk);
+            }
+            if let Some(sub) = pager.places.sub_with(chunk) {
+                pager.uses(sub);
+            }
+        }
+        Ok(pager)
+    }
+
+    /// What was written down follows what is there: the pager before may have died between one
+    /// and the other, and the guest may have had pages before there was one.
+    fn settle(&mut self) -> Result<(), PagerError> {
+        let (here, copies) = (self.memory.here()?, self.memory.copies()?);
+        let is_in = |ranges: &[Range<u64>], page: PageNo| {
+            let after = ranges.partition_point(|range| range.end <= page.0);
+            ranges.get(after).is_some_and(|range| range.contains(&page.0))
+        };
+        let mut lost = Vec::new();
+        for page in (0..self.places.geometry().pages()).map(PageNo) {
+            let place = self.places.place(page);
+            let has_copy = is_in(&copies, page);
+            if is_in(&here, page) {
+                self.places.found(page);
+            } else if place == Some(Place::Local) {
+                // the guest has given it back
+                self.places.given_back(page);
+            }
+            match self.places.place(page) {
+                Some(Place::Leaving { .. }) if !has_copy => lost.push(page),
+                Some(Place::Leaving { .. }) => {}
+                _ if has_copy => self.memory.drop_copy(page)?,
+                _ => {}
+            }
+        }
+        if lost.is_empty() { Ok(()) } else { Err(PagerError::Copies(lost)) }
+    }
+
+    /// Where everything is.
+    #[must_use]
+    pub fn places(&self) -> &Places<'a> {
+        &self.places
+    }
+
+    /// The guest's memory.
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Somebody waits for a page.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be changed.
+    pub fn fault(&mut self, page: PageNo) -> Result<Vec<Order>, PagerError> {
+        let mut orders = Vec::new();
+        self.serve(page, &mut orders)?;
+        self.balance(&mut orders)?;
+        Ok(orders)
+    }
+
+    /// A memory server has said something.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be changed.
+    pub fn heard(
+        &mut self,
+        from: SubNo,
+        frame: Frame,
+    ) -> Result<(Vec<Order>, Option<Fault>), PagerError> {
+        let mut orders = Vec::new();
+        let mut fault = None;
+        match frame {
+            Frame::Data(pages) => self.came(from, &pages, &mut orders)?,
+            Frame::Kept(pages) => {
+                for (page, version) in pages {
+                    if self.places.kept(page, from, version) {
+                        self.memory.drop_copy(page)?;
+                    }
+                }
+            }
+            Frame::Missing(run) => {
+                let lost: Vec<PageNo> = run
+                    .pages()
+                    .filter(|&page| matches!(self.places.place(page), Some(Place::Coming { from: sub, .. }) if sub == from))
+                    .collect();
+                fault = (!lost.is_empty()).then_some(Fault { at: from, lost });
+            }
+            Frame::Listed(pages) => fault = self.listed(from, &pages, &mut orders)?,
+            // what a memory server does not say
+            _ => {}
+        }
+        self.balance(&mut orders)?;
+        Ok((orders, fault))
+    }
+
+    /// There is a connection to a memory server, which has said welcome. It is asked for what it
+    /// has; when that is told, all that was said and not answered is said again.
+    pub fn connected(&mut self, to: SubNo) -> Vec<Order> {
+        let all = (0..self.places.geometry().pages()).map(PageNo);
+        let should: BTreeSet<PageNo> = all
+            .filter(|&page| match self.places.place(page) {
+                Some(Place::Remote { at: sub, .. } | Place::Coming { from: sub, .. }) => sub == to,
+                _ => false,
+            })
+            .collect();
+        let Some(sub) = self.sub(to) else { return Vec::new() };
+        sub.is_connected = true;
+        sub.unlisted = Some(should);
+        vec![Order { to, frame: Frame::List }]
+    }
+
+    /// The connection has ended.
+    pub fn disconnected(&mut self, from: SubNo) {
+        if let Some(sub) = self.sub(from) {
+            sub.is_connected = false;
+            sub.unlisted = None;
+        }
+    }
+
+    fn sub(&mut self, sub: SubNo) -> Option<&mut SubState> {
+        self.subs.get_mut(usize::from(sub.0))
+    }
+
+    fn uses(&mut self, sub: SubNo) {
+        if let Some(sub) = self.sub(sub) {
+            sub.used_chunks += 1;
+        }
+    }
+
+    /// Pages of a chunk are here that were not: its memory server may have nothing of it any more.
+    fn has_come(&mut self, chunk: ChunkNo, from: SubNo) {
+        self.victims.came(chunk);
+        if self.places.sub_with(chunk).is_none() {
+            if let Some(sub) = self.sub(from) {
+                sub.used_chunks = sub.used_chunks.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Whether a chunk more may come.
+    fn has_room(&self) -> bool {
+        self.places.counts().resident() <= self.budget.pages
+    }
+
+    fn serve(&mut self, page: PageNo, orders: &mut Vec<Order>) -> Result<(), PagerError> {
+        let place = self.places.place(page);
+        let comes = matches!(place, Some(Place::Virgin | Place::Remote { .. }));
+        if comes && !self.has_room() {
+            if !self.waiting.contains(&page) {
+                self.waiting.push_back(page);
+            }
+            return Ok(());
+        }
+        match self.places.fault(page) {
+            // no page of the guest: nobody can wait for it
+            None | Some(Answer::Wait) => {}
+            Some(Answer::Wake) => self.memory.wake(page)?,
+            Some(Answer::Zero) => {
+                self.memory.fill(page, None)?;
+                self.places.filled(page);
+                self.victims.came(self.places.geometry().chunk_of(page));
+            }
+            Some(Answer::PutBack { to, version }) => {
+                let mut bytes = [0; PAGE];
+                self.memory.copy(page, &mut bytes)?;
+                self.memory.fill(page, Some(&bytes))?;
+                self.places.filled(page);
+                self.memory.drop_copy(page)?;
+                self.has_come(self.places.geometry().chunk_of(page), to);
+                orders.push(Order { to, frame: Frame::Drop(vec![(page, version)]) });
+            }
+            Some(Answer::Fetch { from, runs }) => {
+                orders
+                    .extend(runs.into_iter().map(|run| Order { to: from, frame: Frame::In(run) }));
+            }
+        }
+        Ok(())
+    }
+
+    fn came(
+        &mut self,
+        from: SubNo,
+        pages: &Pages,
+        orders: &mut Vec<Order>,
+    ) -> Result<(), PagerError> {
+        let mut here = Vec::new();
+        for (page, version, bytes) in pages.each() {
+            if !self.places.is_wanted(page, from, version) {
+                continue;
+            }
+            self.memory.fill(page, bytes)?;
+            self.places.arrived(page);
+            here.push((page, version));
+        }
+        if !here.is_empty() {
+            self.has_come(self.places.geometry().chunk_of(pages.first), from);
+            orders.push(Order { to: from, frame: Frame::Drop(here) });
+        }
+        Ok(())
+    }
+
+    /// Part of what a memory server has; the empty one is the last.
+    fn listed(
+        &mut self,
+        from: SubNo,
+        pages: &[(PageNo, Version)],
+        orders: &mut Vec<Order>,
+    ) -> Result<Option<Fault>, PagerError> {
+        let mut unneeded = Vec::new();
+        for &(page, version) in pages {
+            if self.places.needs(page, from, version) {
+                if let Some(unlisted) = self.sub(from).and_then(|sub| sub.unlisted.as_mut()) {
+                    unlisted.remove(&page);
+                }
+            } else {
+                unneeded.push((page, version));
+            }
+        }
+        if !unneeded.is_empty() {
+            orders.push(Order { to: from, frame: Frame::Drop(unneeded) });
+        }
+        if !pages.is_empty() {
+            return Ok(None);
+        }
+        let Some(unlisted) = self.sub(from).and_then(|sub| sub.unlisted.take()) else {
+            return Ok(None);
+        };
+        if !unlisted.is_empty() {
+            return Ok(Some(Fault { at: from, lost: unlisted.into_iter().collect() }));
+        }
+        let leaving = self.places.leaving_for(from);
+        self.send(from, &leaving, orders)?;
+        // who waits for one of them is not known: somebody may wait for each
+        for page in self.places.not_coming(from) {
+            self.waiting.push_back(page);
+        }
+        Ok(None)
+    }
+
+    /// Makes room, and lets in who waits for some.
+    fn balance(&mut self, orders: &mut Vec<Order>) -> Result<(), PagerError> {
+        self.make_room(orders)?;
+        for _ in 0..self.waiting.len() {
+            if !self.has_room() {
+                break;
+            }
+            if let Some(page) = self.waiting.pop_front() {
+                self.serve(page, orders)?;
+            }
+            self.make_room(orders)?;
+        }
+        Ok(())
+    }
+
+    /// Takes chunks out until what is left, and is leaving, is within the budget.
+    fn make_room(&mut self, orders: &mut Vec<Order>) -> Result<(), PagerError> {
+        let stays = self.budget.pages - self.budget.leaving_pages;
+        // each is looked at once: those that cannot go now can later
+        let mut looked_at = Vec::new();
+        loop {
+            let counts = self.places.counts();
+            let is_enough = counts.local + counts.coming <= stays;
+            if is_enough
+                || counts.leaving + self.places.geometry().chunk_pages() > self.budget.leaving_pages
+            {
+                break;
+            }
+            let Some(chunk) = self.victims.next() else { break };
+            if !self.take_out(chunk, orders)? {
+                looked_at.push(chunk);
+            }
+        }
+        for chunk in looked_at {
+            if self.places.local_in(chunk) > 0 {
+                self.victims.came(chunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out what is here of a chunk; gives whether something went.
+    fn take_out(&mut self, chunk: ChunkNo, orders: &mut Vec<Order>) -> Result<bool, PagerError> {
+        let mut pages = self.places.geometry().pages_of(chunk).map(PageNo);
+        // it has just been asked for
+        if pages.any(|page| matches!(self.places.place(page), Some(Place::Coming { .. }))) {
+            return Ok(false);
+        }
+        let is_there = self.places.sub_with(chunk);
+        let Some(to) = is_there.or_else(|| self.roomiest()) else { return Ok(false) };
+        // written down before they go: a copy without a page that is leaving is nobody's
+        let leaving = self.places.leave(chunk, to);
+        let asked: Vec<PageNo> = leaving.iter().map(|&(page, _)| page).collect();
+        let gone: BTreeSet<PageNo> = self.memory.take_out(&asked)?.into_iter().collect();
+        for page in asked.iter().filter(|page| !gone.contains(page)) {
+            self.places.found(*page);
+        }
+        let gone: Vec<(PageNo, Version)> =
+            leaving.into_iter().filter(|(page, _)| gone.contains(page)).collect();
+        if is_there.is_none() && !gone.is_empty() {
+            self.uses(to);
+        }
+        self.send(to, &gone, orders)?;
+        Ok(!gone.is_empty())
+    }
+
+    /// Where a chunk goes that is all here: one with a connection, and then the most room.
+    fn roomiest(&self) -> Option<SubNo> {
+        let room = |sub: &SubState| sub.room_chunks.saturating_sub(sub.used_chunks);
+        let subs = (0..).map(SubNo).zip(&self.subs).filter(|(_, state)| room(state) > 0);
+        subs.max_by_key(|(sub, state)| (state.is_connected, room(state), Reverse(*sub)))
+            .map(|(sub, _)| sub)
+    }
+
+    /// Says these pages, whose copies are there, one run of a chunk after the other.
+    fn send(
+        &self,
+        to: SubNo,
+        pages: &[(PageNo, Version)],
+        orders: &mut Vec<Order>,
+    ) -> Result<(), PagerError> {
+        let geometry = self.places.geometry();
+        let mut bytes = [0; PAGE];
+        let mut run: Option<Pages> = None;
+        for &(page, version) in pages {
+            self.memory.copy(page, &mut bytes)?;
+            let goes_on = run.as_ref().is_some_and(|run| {
+                run.first.0 + run.entries.len() as u64 == page.0
+                    && geometry.chunk_of(run.first) == geometry.chunk_of(page)
+            });
+            if !goes_on {
+                orders.extend(run.take().map(|run| Order { to, frame: Frame::Out(run) }));
+            }
+            run.get_or_insert_with(|| Pages::from(page)).push(version, &bytes);
+        }
+        orders.extend(run.map(|run| Order { to, frame: Frame::Out(run) }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/pager.rs"]
+mod tests;
