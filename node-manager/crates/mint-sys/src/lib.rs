@@ -11,6 +11,7 @@ mod convert;
 mod deadline;
 mod device;
 mod error;
+mod faults;
 mod intent;
 mod kexec;
 mod memfd;
@@ -20,6 +21,7 @@ pub mod uapi;
 
 pub use device::{ConsoleChunk, Device, Event, KillReport};
 pub use error::{MoveFailure, SysError, errno_name};
+pub use faults::{Faults, MemoryEvent};
 pub use intent::{IntentContent, IntentHolder, IntentLimits, IntentSlot};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
