@@ -4,6 +4,7 @@
     up [--machines 2]         start a machine in the background, wait for node 0; 2: two, on one wire
     sh [NODE]                 a shell on a node; b/1 is node 1 of the second machine
     exec NODE COMMAND         run a shell command there: its output, its status
+    connect NODE PORT         stdin and stdout become a connection to a port of a node (rig.login)
     down                      end the machines
     boot --kernel F --initrd F [--append S] [--exec COMMAND] ...
                               one machine with these, console on stdout, until its end
@@ -23,7 +24,7 @@ import time
 import tty
 from pathlib import Path
 
-from rig import link, relay
+from rig import link, login, relay
 from rig.channel import ERROR, OUTPUT, Channel
 from rig.errors import CommandTimeout, RigError
 from rig.machine import Machine, MachineConfig
@@ -79,7 +80,8 @@ def up(options: argparse.Namespace) -> int:
         stream.close()
         if options.machines > 1:
             attach(1).close()
-        say("runs already (make sh, make exec NODE=0 CMD='mintctl node list', make down)")
+        say("runs already")
+        say_ways()
         return 0
     RIG.mkdir(parents=True, exist_ok=True)
     log = RIG / f"{UP.name}.log"
@@ -106,8 +108,14 @@ def up(options: argparse.Namespace) -> int:
         say(f"{name} is ready after {time.monotonic() - begin:.1f} s; consoles: {folder}/console.*.log")
         if options.machines > 1 and (joined := channel.start(join_command(machine)).wait()).status != 0:
             raise RigError(f"{name} is not on the wire: {joined.err}")
-    say("next: make sh | make exec NODE=0 CMD='mintctl node list' | make down")
+    say_ways()
     return 0
+
+
+def say_ways() -> None:
+    """What a machine in the background is good for."""
+    say(f"from this host: {login.folder() / login.COMMAND} node0 | virsh -c '{login.uri(0, 0)}' list")
+    say("next: make sh | make exec NODE=0 CMD='mintctl node list' | make down")
 
 
 def machine_words(options: argparse.Namespace) -> list[str]:
@@ -118,7 +126,8 @@ def machine_words(options: argparse.Namespace) -> list[str]:
 
 def serve(options: argparse.Namespace) -> int:
     """The process that `up` leaves in the background."""
-    config = MachineConfig(UP.name, mint=options.mint, flavour=options.flavour, append=options.append)
+    keys = login.prepare(options.machines)
+    config = MachineConfig(UP.name, mint=options.mint, flavour=options.flavour, append=options.append, keys=keys)
     configs = [config]
     if options.machines > 1:
         wire = Wire()
@@ -154,10 +163,19 @@ def run_command(options: argparse.Namespace) -> int:
         say("which command? make exec NODE=n CMD='…'")
         return 2
     machine, node = options.node
-    channel = attach(machine)
     take_input = not sys.stdin.isatty()
-    whole = on_node(node, command, take_input)
-    job = channel.start(whole, limit_s=0, keep_input=take_input)
+    return run(attach(machine), on_node(node, command, take_input), take_input)
+
+
+def connect(options: argparse.Namespace) -> int:
+    """For ssh's ProxyCommand."""
+    machine, node = options.node
+    return run(attach(machine), login.connect_command(machine, node, options.port), take_input=True)
+
+
+def run(channel: Channel, command: str, take_input: bool) -> int:
+    """On node 0, with our standard streams; gives its status."""
+    job = channel.start(command, limit_s=0, keep_input=take_input)
     if take_input:
         feed_from_stdin(job)
     for kind, data in job.frames():
@@ -270,6 +288,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     command.add_argument("node", type=place, help="1; b/1 is one of the second machine")
     command.add_argument("command", nargs="?", help="default: the environment's CMD")
     command.set_defaults(function=run_command)
+    command = commands.add_parser("connect")
+    command.add_argument("node", type=place, help="1; b/1 is one of the second machine")
+    command.add_argument("port", type=int)
+    command.set_defaults(function=connect)
     command = commands.choices["boot"]
     command.add_argument("--name", default="boot", help="folder below build/rig")
     command.add_argument("--kernel", type=Path, help="bzImage (default: the flavour's)")

@@ -79,11 +79,13 @@ class MachineConfig:
     wire: socket.socket | None = None  # to another machine: an end of a rig.wire.Wire
     subnet: str = link.SUBNET  # of mint0
     settings: str = ""  # more lines of every node's mint.toml
+    keys: str = ""  # lines of authorized_keys: who may log in to every node as root
 
-    def more_settings(self) -> str:
-        """What the machine's mint.toml has beside the rig's; "" leaves the disks as they are."""
+    def own_lines(self) -> dict[str, str]:
+        """Of files of the site layer, beside the rig's; nothing leaves the disks as they are."""
         network = "" if self.subnet == link.SUBNET else f'\n[network]\nsubnet = "{self.subnet}"\n'
-        return network + self.settings
+        lines = {site.SETTINGS: network + self.settings, site.KEYS: self.keys}
+        return {name: more for name, more in lines.items() if more}
 
     def command_line(self) -> str:
         """Node 0's kernel command line."""
@@ -173,8 +175,8 @@ class Machine:
                 command = ["qemu-img", "create", "-q", "-f", "qcow2", str(image), "1G"]
             subprocess.run(command, check=True)
             images.append(image)
-        if self.config.disks and (more := self.config.more_settings()):
-            site.add_settings(images, more, paths.need(paths.DISK_BASE), paths.need(paths.RIG_LAYER))
+        if self.config.disks and (more := self.config.own_lines()):
+            site.add_lines(images, more, paths.need(paths.DISK_BASE), paths.need(paths.RIG_LAYER))
         return [
             *disk_arguments(0, 1, "virtio-blk-pci", images[0], kind),
             *disk_arguments(1, 2, "virtio-blk-pci", images[1], kind),

@@ -7,14 +7,16 @@ import re
 import select
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
-from rig.paths import PROJECT, RIG, UP_NAME
-from rig.wait import SLOWNESS
+from rig import byhand
+from rig.byhand import LIMIT_S
+from rig.paths import PROJECT, RIG
 
-LIMIT_S = 600 * SLOWNESS
 NAME = "readme"
+environment, run = partial(byhand.environment, NAME), partial(byhand.run, rig=NAME)
 
 
 def commands() -> list[str]:
@@ -22,24 +24,6 @@ def commands() -> list[str]:
     text = (PROJECT / "README.md").read_text()
     block = re.search(r"```\n(make up .*?)```", text, re.DOTALL)[1]
     return [re.split(r"\s{3,}#", line)[0].strip() for line in block.splitlines()]
-
-
-def environment() -> dict[str, str]:
-    """Ours, without what the make that runs us has left there; a rig in the background of our own."""
-    return {word: value for word, value in os.environ.items() if not word.startswith(("MAKE", "MFLAGS"))} | {
-        UP_NAME: NAME
-    }
-
-
-def run(command: str) -> str:
-    """Its output; it must end well."""
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=PROJECT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
-    print(f"$ {command}\n{done.stdout}{done.stderr}")
-    assert done.returncode == 0, f"{command}: exit status {done.returncode}"
-    return done.stdout
 
 
 def on_terminal(command: str, typed: list[tuple[str, str]]) -> str:
@@ -86,6 +70,15 @@ def statuses_are_passed() -> None:
     assert done.returncode == 2 and "Error 7" in done.stderr, done
 
 
+def host_logs_in(said: str) -> None:
+    """By what `make up` has said: this host's ssh, and its virsh, on node 0; the same on node 1."""
+    ssh, virsh = re.search(r"from this host: (.*) \| (.*)", said).groups()
+    for node in 0, 1:
+        assert run(f"{ssh.replace('node0', f'node{node}')} cat /run/mint/ready >/dev/null && echo in") == "in\n"
+        names = run(virsh.replace("node0", f"node{node}") + " --all --name").split()
+        assert names == (["demo"] if node == 0 else []), (node, names)
+
+
 @pytest.fixture
 def down_afterwards():
     """Whatever happens: the rig in the background ends."""
@@ -95,7 +88,8 @@ def down_afterwards():
 
 @pytest.mark.usefixtures("down_afterwards")
 def test_commands_to_play_do_what_the_readme_says():
-    """make up, exec with mintctl node add, list and resize, a guest that moves, sh on a terminal, down."""
+    """make up, exec with mintctl node add, list and resize, a guest that moves, sh on a terminal, down; what `make up`
+    says of this host's own tools, too."""
     outputs = {}
     lines = commands()
     assert len(lines) == 9, lines
@@ -106,7 +100,8 @@ def test_commands_to_play_do_what_the_readme_says():
         else:
             if line == "make down":
                 statuses_are_passed()
-            outputs[re.search(r"(node|vm) (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(line)
+                host_logs_in(outputs["make up"])
+            outputs[re.search(r"(node|vm) (\w+)|make (\w+)", line.partition("mintctl ")[2] or line)[0]] = run(f"{line} 2>&1")
     assert re.search(r"\bweb\b.*\brunning\b", outputs["node list"])
     assert re.search(r"\bdemo +node0 +running\b", outputs["vm list"]), outputs["vm list"]
     assert "42 cores=3" in outputs["sh"]
