@@ -22,13 +22,14 @@ PROMPT, PROMPT_AGAIN_S = r"[#$] ", 2.0  # of a guest's shell; how long to wait f
 LINE_END = "\r"  # before the newline, on its console: without it a line is still being written
 # A node's init says so; a server with systemd starts libvirt before anybody can ask for it.
 READY = "[ -e /run/mint/ready ] || [ -d /run/systemd/system ]"
-# What guests on node 0 boot where its own /boot/vmlinuz-mint is another flavour (Server.start).
-NODE0_KERNEL = "/boot/vmlinuz-guest"
+# What guests boot where node 0's /boot/vmlinuz-mint is another flavour (Server.start); the rig's layer has it on
+# every node, so that they can move.
+GUEST_KERNEL = "/boot/vmlinuz-guest"
 
 
 def start_command(node: Node, name: str, options: str) -> str:
     """mint-guest NAME OPTIONS, once the node's libvirt answers; guests boot the ordinary kernel on every node."""
-    kernel = f"--kernel {NODE0_KERNEL} " if node.number == 0 and DEFAULT_FLAVOUR != "mint" else ""
+    kernel = f"--kernel {GUEST_KERNEL} " if DEFAULT_FLAVOUR != "mint" else ""
     return f"until {READY}; do sleep 0.3; done; mint-guest {name} {kernel}{options}"
 
 

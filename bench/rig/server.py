@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rig import paths
 from rig.area import Area, NodeNow
 from rig.errors import RigError
-from rig.guest import NODE0_KERNEL
+from rig.guest import GUEST_KERNEL
 from rig.ledger import Ledger
 from rig.machine import DEFAULT_FLAVOUR, Machine, MachineConfig
 from rig.mintctl import Mintctl
@@ -79,7 +79,7 @@ class Server:
                 # What node 0 starts others with. Guests keep the image's, which is "mint":
                 # they are not what is checked.
                 image = paths.need(paths.kernel(DEFAULT_FLAVOUR)).read_bytes()
-                self.zero.run(f"cp /boot/vmlinuz-mint {NODE0_KERNEL}; cat >/boot/vmlinuz-mint && sync", stdin=image)
+                self.zero.run(f"cp --remove-destination /boot/vmlinuz-mint {GUEST_KERNEL}; cat >/boot/vmlinuz-mint && sync", stdin=image)
         except BaseException:
             self.machine.stop()
             raise
