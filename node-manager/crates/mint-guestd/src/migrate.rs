@@ -219,13 +219,17 @@ impl Way {
             hypervisor.migrate(&what, &mut |progress| _ = sender.send(progress))
         });
         let telling = async {
-            let mut disk_sent_bytes = 0;
+            let (mut disk_sent_bytes, mut last) = (0, String::new());
             while let Some(progress) = news.recv().await {
                 disk_sent_bytes = progress.disk_sent_bytes.max(disk_sent_bytes);
-                if progress.total_bytes > 0 {
-                    step("move-going").await;
+                let text = words(&progress);
+                // before the other side is ready, nothing is known
+                if progress.total_bytes == 0 || text == last {
+                    continue;
                 }
-                lines.send(&Line::Progress(words(&progress))).await;
+                step("move-going").await;
+                last.clone_from(&text);
+                lines.send(&Line::Progress(text)).await;
             }
             disk_sent_bytes
         };
