@@ -33,8 +33,8 @@ from rig.two import TwoMachines
 GROUP = "migrate"
 NOT_AT = "it takes a second server on one wire with this one, which a plan cannot name yet"
 MACHINES, QUICK_MACHINES = 5, 1
-MOVE_ROUNDS, QUICK_MOVE_ROUNDS = 4, 1
-TALK_ROUNDS, QUICK_TALK_ROUNDS = 6, 1
+MOVE_ROUNDS, QUICK_MOVE_ROUNDS = 2, 1
+TALK_ROUNDS, QUICK_TALK_ROUNDS = 4, 1
 
 # Node 2 takes a guest of 512 MiB, too.
 MINT_ROOMY = "mint=on,mem=1408M@0,mem=1792M@1"
