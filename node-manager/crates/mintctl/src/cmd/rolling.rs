@@ -9,6 +9,7 @@ use mint_api::{
     ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, MigrateRequest,
     MigrateResult, NodeDetail, NodeResult, VmList, vm_path,
 };
+use mint_types::RefusalCode;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -69,18 +70,7 @@ impl Evacuated {
         self.wait_ready(context).await?;
         let mut returned = Vec::new();
         for vm in &self.result.vms {
-            let request = MigrateRequest {
-                to: self.reference.clone(),
-                dry_run: false,
-                bandwidth_bytes_s: None,
-                downtime_ms: None,
-                parallel: None,
-                compress: false,
-                post_copy_after_s: None,
-            };
-            let path = vm_path("/v1/vms", &vm.uuid) + "/migrate";
-            let back: MigrateResult =
-                context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
+            let back = self.bring(context, &vm.uuid).await?;
             if !context.json {
                 print(&format!("vm {} is back on {}", back.name, self.reference))?;
             }
@@ -91,6 +81,30 @@ impl Evacuated {
             print_json(&all)?;
         }
         Ok(0)
+    }
+
+    /// One guest. What its node had for it when it was there comes up after libvirt.
+    async fn bring(&self, context: &Context, uuid: &str) -> Result<MigrateResult, Failure> {
+        let request = MigrateRequest {
+            to: self.reference.clone(),
+            dry_run: false,
+            bandwidth_bytes_s: None,
+            downtime_ms: None,
+            parallel: None,
+            compress: false,
+            post_copy_after_s: None,
+        };
+        let path = vm_path("/v1/vms", uuid) + "/migrate";
+        let end = Instant::now() + READY_WITHIN;
+        loop {
+            let back = context.client.operate(&path, &request, |line| eprintln!("{line}")).await;
+            match back {
+                Err(ClientError::Refused(body)) if comes_up(&body) && Instant::now() < end => {
+                    tokio::time::sleep(POLL).await;
+                }
+                back => return Ok(back?),
+            }
+        }
     }
 
     async fn wait_ready(&self, context: &Context) -> Result<(), Failure> {
@@ -109,5 +123,33 @@ impl Evacuated {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// Whether all that a node lacks is what starts, or is mounted, while it boots.
+fn comes_up(body: &ErrorBody) -> bool {
+    use RefusalCode::{VmBootFile, VmDiskMissing, VmNetwork};
+    let mut lacks = body.refusals.iter().map(|refusal| refusal.code);
+    !body.refusals.is_empty()
+        && lacks.all(|code| matches!(code, VmBootFile | VmDiskMissing | VmNetwork))
+}
+
+#[cfg(test)]
+mod tests {
+    use mint_types::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn network_that_is_not_up_yet_is_waited_for_and_memory_that_is_gone_is_not() {
+        let body = |codes: &[RefusalCode]| {
+            let mut body = ErrorBody::new(ErrorCode::PlanRefused, "no");
+            body.refusals = codes.iter().map(|&code| Refusal::new(code, "vm web", "no")).collect();
+            body
+        };
+        assert!(comes_up(&body(&[RefusalCode::VmNetwork])));
+        assert!(comes_up(&body(&[RefusalCode::VmNetwork, RefusalCode::VmDiskMissing])));
+        assert!(!comes_up(&body(&[RefusalCode::VmNetwork, RefusalCode::MemoryShort])));
+        assert!(!comes_up(&body(&[])));
     }
 }
