@@ -389,6 +389,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-rounds", type=int, default=1, help="kills amid moves that hit (default 1)")
     parser.addoption("--guest-kills", type=int, default=4, help="kills at steps of a guest's moves (default 4)")
     parser.addoption("--circle-moves", type=int, default=4, help="moves of guests between nodes and machines (default 4)")
+    parser.addoption("--rolling-rounds", type=int, default=1, help="restarts of each node under its guests (default 1)")
     parser.addoption("--circle-guests", type=int, default=2, help="how many guests that is, at most 4 (default 2)")
     parser.addoption("--crashes", type=int, default=2, help="crashes of node 1 in a row (default 2)")
     parser.addoption("--moves", type=int, default=10, help="random moves under load that are done (default 10)")
