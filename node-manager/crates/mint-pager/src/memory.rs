@@ -20,6 +20,12 @@ pub trait Memory {
     /// When that cannot be seen.
     fn copies(&self) -> io::Result<Vec<Range<u64>>>;
 
+    /// Whether a page is no hole.
+    ///
+    /// # Errors
+    /// When that cannot be seen.
+    fn is_here(&self, page: PageNo) -> io::Result<bool>;
+
     /// Makes holes of these pages, and a copy of each, in one step for whoever writes to them.
     /// Gives those that went: one that a device writes to stays.
     ///

@@ -188,6 +188,39 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         Ok(orders)
     }
 
+    /// The guest has given pages back: they are zeros from now on, wherever they were.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be changed.
+    pub fn given_back(&mut self, pages: Range<u64>) -> Result<Vec<Order>, PagerError> {
+        let mut orders = Vec::new();
+        for page in pages.map(PageNo) {
+            let place = self.places.place(page);
+            self.places.given_back(page);
+            let (sub, version) = match place {
+                Some(Place::Leaving { to, version }) => {
+                    self.memory.drop_copy(page)?;
+                    (to, version)
+                }
+                Some(Place::Remote { at, version }) => (at, version),
+                Some(Place::Coming { from, version }) => {
+                    // somebody may wait for it
+                    self.serve(page, &mut orders)?;
+                    (from, version)
+                }
+                Some(Place::Virgin | Place::Local) | None => continue,
+            };
+            orders.push(Order { to: sub, frame: Frame::Drop(vec![(page, version)]) });
+            self.may_be_free(self.places.geometry().chunk_of(page), sub);
+            // nor is it missed in a list
+            if let Some(unlisted) = self.sub(sub).and_then(|sub| sub.unlisted.as_mut()) {
+                unlisted.remove(&page);
+            }
+        }
+        self.balance(&mut orders)?;
+        Ok(orders)
+    }
+
     /// A memory server has said something.
     ///
     /// # Errors
@@ -257,9 +290,14 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         }
     }
 
-    /// Pages of a chunk are here that were not: its memory server may have nothing of it any more.
+    /// Pages of a chunk are here that were not.
     fn has_come(&mut self, chunk: ChunkNo, from: SubNo) {
         self.victims.came(chunk);
+        self.may_be_free(chunk, from);
+    }
+
+    /// A memory server has a page less of a chunk, and may have nothing of it any more.
+    fn may_be_free(&mut self, chunk: ChunkNo, from: SubNo) {
         if self.places.sub_with(chunk).is_none() {
             if let Some(sub) = self.sub(from) {
                 sub.used_chunks = sub.used_chunks.saturating_sub(1);
@@ -273,7 +311,12 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
     }
 
     fn serve(&mut self, page: PageNo, orders: &mut Vec<Order>) -> Result<(), PagerError> {
-        let place = self.places.place(page);
+        let mut place = self.places.place(page);
+        // given back, and not told yet
+        if place == Some(Place::Local) && !self.memory.is_here(page)? {
+            self.places.given_back(page);
+            place = Some(Place::Virgin);
+        }
         let comes = matches!(place, Some(Place::Virgin | Place::Remote { .. }));
         if comes && !self.has_room() {
             if !self.waiting.contains(&page) {
@@ -417,12 +460,22 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         }
         let is_there = self.places.sub_with(chunk);
         let Some(to) = is_there.or_else(|| self.roomiest()) else { return Ok(false) };
+        // what the guest has given back does not go: without a copy it would be taken for lost
+        for page in self.places.geometry().pages_of(chunk).map(PageNo) {
+            if self.places.place(page) == Some(Place::Local) && !self.memory.is_here(page)? {
+                self.places.given_back(page);
+            }
+        }
         // written down before they go: a copy without a page that is leaving is nobody's
         let leaving = self.places.leave(chunk, to);
         let asked: Vec<PageNo> = leaving.iter().map(|&(page, _)| page).collect();
         let gone: BTreeSet<PageNo> = self.memory.take_out(&asked)?.into_iter().collect();
         for page in asked.iter().filter(|page| !gone.contains(page)) {
-            self.places.found(*page);
+            if self.memory.is_here(*page)? {
+                self.places.found(*page);
+            } else {
+                self.places.given_back(*page);
+            }
         }
         let gone: Vec<(PageNo, Version)> =
             leaving.into_iter().filter(|(page, _)| gone.contains(page)).collect();

@@ -337,9 +337,9 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The guest has no use for a page that was here: it is as if nobody had touched it.
+    /// The guest has no use for a page, wherever it is: it is as if nobody had touched it.
     pub fn given_back(&mut self, page: PageNo) {
-        if let Some((State::Local, version)) = self.get(page) {
+        if let Some((_, version)) = self.get(page) {
             self.set(page, State::Virgin, version);
         }
     }

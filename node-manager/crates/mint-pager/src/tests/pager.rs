@@ -71,14 +71,19 @@ impl Memory for Rc<RefCell<Fake>> {
         Ok(ranges(&self.borrow().copies))
     }
 
+    fn is_here(&self, page: PageNo) -> io::Result<bool> {
+        Ok(self.borrow().memory.contains_key(&page.0))
+    }
+
     fn take_out(&mut self, pages: &[PageNo]) -> io::Result<Vec<PageNo>> {
         let mut gone = Vec::new();
         for page in pages {
-            if self.borrow().pinned.contains(&page.0) {
+            let is_hole = !self.borrow().memory.contains_key(&page.0);
+            if is_hole || self.borrow().pinned.contains(&page.0) {
                 continue;
             }
             self.borrow_mut().change(|fake| {
-                let value = fake.memory.remove(&page.0).expect("what is taken out is here");
+                let value = fake.memory.remove(&page.0).expect("it is no hole");
                 assert_eq!(fake.copies.insert(page.0, value), None, "a page has one copy");
             })?;
             gone.push(*page);
@@ -119,6 +124,8 @@ enum Event {
     Connect(usize),
     Pin(u64),
     Unpin(u64),
+    /// The guest has no use for a page; of one that is here the pager is told, or is not yet.
+    GiveBack(u64, bool),
     /// The pager dies; its successor has the places and the memory.
     Restart,
     /// It dies amid what it does, before or after so many changes of the guest's memory.
@@ -265,6 +272,22 @@ impl World {
                 }
             }
             Event::Pin(_) | Event::Restart => {}
+            Event::GiveBack(page, is_told) => {
+                let is_here = self.fake.borrow().memory.contains_key(&page);
+                if self.fake.borrow().pinned.contains(&page) {
+                    return Ok(());
+                }
+                self.fake.borrow_mut().memory.remove(&page);
+                self.wrote.remove(&page);
+                if is_told || !is_here {
+                    // a pager that dies before it has written that down gives the old page back,
+                    // as good as any for who had no use for it
+                    let dies_in = self.fake.borrow_mut().dies_in.take();
+                    let orders = pager.given_back(page..page + 1)?;
+                    self.fake.borrow_mut().dies_in = dies_in;
+                    self.say(orders);
+                }
+            }
             Event::Unpin(page) => _ = self.fake.borrow_mut().pinned.remove(&page),
             Event::Die(after, is_made) => self.fake.borrow_mut().dies_in = Some((after, is_made)),
         }
@@ -324,6 +347,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => sub.prop_map(Event::Connect),
         1 => (0..PAGES).prop_map(Event::Pin),
         1 => (0..PAGES).prop_map(Event::Unpin),
+        1 => (0..PAGES, any::<bool>()).prop_map(|(page, is_told)| Event::GiveBack(page, is_told)),
         1 => Just(Event::Restart),
         1 => (0..20u64, any::<bool>()).prop_map(|(after, is_made)| Event::Die(after, is_made)),
     ]
