@@ -125,6 +125,7 @@ def as_json(summary: Summary) -> dict:
     """What documents' tables are made of: no single samples."""
     return {
         "header": asdict(summary.header),
+        "groups": {group: asdict(summary.header) for group in dict.fromkeys(sample.group for sample in summary.rows)},
         "place": summary.place,
         "doubts": doubts(summary.verdicts),
         "goals": [

@@ -3,10 +3,10 @@
 
 usage: python -m report.tables [SUMMARY.json]
 
-With a file (make report-tables TAKE=1: that of make report) it first takes that over, as
-docs/figures/summary.json. Then it fills what stands between marks in every document; each begins a line:
+With a file (make report-tables TAKE=1: that of make report) it first takes over what that has measured, into
+docs/figures/summary.json: groups that it has not stay as they are, each with what it was measured on. Then it fills what stands between marks in every document; each begins a line:
 
-<!-- made: measured -->        what was measured on
+<!-- made: measured GROUP … --> what these groups were measured on; without GROUP: all that were
 <!-- made: goals GROUP -->     a group's goals with their verdicts; without GROUP: all
 <!-- made: judged GROUP … -->  these groups' goals that were judged, in one table, without null comparisons
 <!-- made: figure NAME -->     a figure's sides (NAME: of its SVG)
@@ -46,11 +46,19 @@ def interval(found: dict | None) -> str:
     return written(Interval(**found) if found else None)
 
 
-def measured(summary: dict, _: str) -> str:
-    """What all of it was measured on."""
-    header = summary["header"]
-    measured_on = ", ".join(filter(None, (header["qemu"], header["host"])))
-    return f"Commit {header['commit'][:12]}, {measured_on}; {summary['place']}."
+def measured(summary: dict, groups: str) -> str:
+    """What it was measured on: groups that were measured together, in one sentence."""
+    known = [name for name in groups.split() or summary["groups"] if name in summary["groups"]]
+    said: dict[str, list[str]] = {}
+    for name in known:
+        header = summary["groups"][name]
+        measured_on = ", ".join(filter(None, (header["qemu"], header["host"])))
+        said.setdefault(f"ommit {header['commit'][:12]}, {measured_on}; {summary['place']}.", []).append(f"`{name}`")
+    if not said:
+        raise TableError(f"none of these was measured: {', '.join(summary['groups'])} were")
+    if len(said) == 1:
+        return f"C{next(iter(said))}"
+    return "\n\n".join(f"{', '.join(names)}: c{text}" for text, names in said.items())
 
 
 def doubt(summary: dict, group: str) -> str:
@@ -144,6 +152,26 @@ def load(path: Path | None = None) -> dict | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def merged(old: dict | None, new: dict) -> dict:
+    """What stands in documents, with what a report has measured in the place of what there was of its groups."""
+    if old is None or old["place"] != new["place"]:
+        return new
+    before = {(goal["group"], goal["name"]): goal for goal in old["goals"] if goal["group"] not in new["groups"]}
+
+    def kept(part: str) -> list[dict]:
+        return [*(one for one in old[part] if one["group"] not in new["groups"]), *new[part]]
+
+    return new | {
+        "groups": old["groups"] | new["groups"],
+        "doubts": {group: why for group, why in old["doubts"].items() if group not in new["groups"]} | new["doubts"],
+        # what there is to judge is as the report says, also of groups that it has not measured
+        "goals": [before.get((goal["group"], goal["name"]), goal) for goal in new["goals"]],
+        "figures": kept("figures"),
+        "maps": kept("maps"),
+        "absent": kept("absent"),
+    }
+
+
 def why_not(summary: dict) -> list[str]:
     """Why a summary is not to stand in documents."""
     header = summary["header"]
@@ -164,7 +192,7 @@ def main(words: list[str] | None = None) -> int:
             print(*(f"report: {words[0]} is not taken over: {text}" for text in why), sep="\n", file=sys.stderr)
             return 3
         SUMMARY.parent.mkdir(parents=True, exist_ok=True)
-        SUMMARY.write_text(Path(words[0]).read_text())
+        SUMMARY.write_text(json.dumps(merged(load(), taken), indent=1, ensure_ascii=False) + "\n")
     summary, good = load(), True
     listing = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=TOP, check=True, capture_output=True, text=True)
     for path in (TOP / name for name in listing.stdout.split("\0") if name):

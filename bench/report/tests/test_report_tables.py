@@ -102,9 +102,34 @@ def written(path: Path, **more) -> str:
 def test_summary_is_taken_over_and_documents_filled(tree: Path):
     assert tables.main([]) == 1
     assert tables.main([written(tree / "s.json")]) == 0
-    assert json.loads(tables.SUMMARY.read_text()) == summary()
+    assert json.loads(tables.SUMMARY.read_text()) == json.loads(json.dumps(summary()))
     assert tables.fault((tree / "a.md").read_text(), tables.load()) == ""
     assert tables.main([]) == 0
+
+
+def of_group(group: str, commit: str, **more) -> dict:
+    """A summary of the same goals and figures, by another name; of another commit."""
+    made = json.loads(json.dumps(summary(**more)).replace('"made"', f'"{group}"').replace('"made-', f'"{group}-'))
+    made["groups"][group]["commit"] = made["header"]["commit"] = commit
+    return made
+
+
+def test_group_that_was_not_measured_again_stays_with_what_it_was_measured_on(tree: Path):
+    """Two groups measured on two commits: the second report knows both groups' goals, and has measured one."""
+    first, second = of_group("one", "a" * 40), of_group("two", "b" * 40)
+    unknown = [goal | {"found": None, "verdict": "not measured"} for goal in first["goals"]]
+    both = tables.merged(first, second | {"goals": [*unknown, *second["goals"]]})
+    assert both["goals"] == [*first["goals"], *second["goals"]]
+    assert both["figures"] == [*first["figures"], *second["figures"]]
+    assert {group: header["commit"][0] for group, header in both["groups"].items()} == {"one": "a", "two": "b"}
+    text = tables.measured(both, "")
+    assert "`one`: commit aaaaaaaaaaaa, QEMU" in text and "`two`: commit bbbbbbbbbbbb, QEMU" in text
+    assert tables.measured(both, "two").startswith("Commit bbbbbbbbbbbb, QEMU")
+    # measured again, a group has nothing of before
+    again = of_group("one", "c" * 40, ratio=0.9)
+    assert tables.merged(both, again)["groups"]["one"]["commit"][0] == "c"
+    assert [one for one in tables.merged(both, again)["figures"] if one["group"] == "one"] == again["figures"]
+    assert tables.merged(first | {"place": "server"}, second) == second
 
 
 @pytest.mark.parametrize(
