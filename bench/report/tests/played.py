@@ -239,6 +239,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_isolation, "Pinned", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(figures_migrate, "TwoMachines", PlayedTwo)
     monkeypatch.setattr(figures_migrate, "linked", contextlib.nullcontext)
+    monkeypatch.setattr(figures_migrate, "set_clocks", lambda _: {})
     monkeypatch.setattr(figures_migrate, "Talkers", PlayedTwo)
     sides = dict.fromkeys(figures_migrate.MOVE_SIDES, PlayedTwo())
     monkeypatch.setattr(figures_migrate, "movers", lambda _: contextlib.nullcontext(sides))
