@@ -65,7 +65,7 @@ FIGURES = (
     Figure(GROUP, "total", "A running guest goes to another kernel", "s", MOVE_SIDES,
            note=f"{IDLE} By the clock of the node that it leaves, around the command that a user gives."),
     Figure(GROUP, "downtime", "The guest stands still", "s", MOVE_SIDES,
-           note=f"{IDLE} As libvirt counts it, from the one host's clock to the other's: these were set alike."),
+           note=f"{IDLE} As libvirt counts it, from one host's clock to the other's; those of two machines were set alike."),
     Figure(GROUP, "stream", "One TCP stream between guests", "MB/s", TALK_SIDES),
     Figure(GROUP, "trip", "Round trip of one byte between guests", "µs", TALK_SIDES),
 )  # fmt: skip

@@ -31,7 +31,7 @@ runcmd:
 """
 NUMBERS = 200_000
 SORT = f"seq {NUMBERS} | sort -R | sort -n | md5sum"
-LANDED = "/root/landed"
+LANDED = "/run/landed"
 
 
 def extra_disk(image: str, bus: int) -> tuple[str, ...]:

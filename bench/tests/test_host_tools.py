@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rig import byhand, login
-from rig.paths import RIG, UP_NAME
+from rig.paths import RIG
 from test_guest_import import SAYS, SECTOR
 
 NAME, GUEST = "tools", "boots"
@@ -20,7 +20,6 @@ run = partial(byhand.run, rig=NAME)
 def on_node1(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What libvirt calls node 1 of a server in the background."""
     monkeypatch.setattr(login.paths, "UP", RIG / NAME)
-    monkeypatch.setenv(UP_NAME, NAME)
     try:
         run("make up")
         run("make exec NODE=0 CMD='mintctl node add web --cpus 2-3 --memory 1G --device 0000:02:00.0'")

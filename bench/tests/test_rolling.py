@@ -16,7 +16,7 @@ LIMIT_S = 1200
 TURNS = ((1, ONE.name, 0), (2, TWO.name, 1), (0, "node0", 2))
 SPEAKER, HOMES = "speaker", {"speaker": 0, "first": 1, "second": 2}
 LOAD = "--memory 96M --disk 8M --disk-load 4 --memory-load 128 --net-echo"
-TOLD = "/root/restarted"
+TOLD = "/run/restarted"
 
 
 def restart(server: Server, number: int, name: str, asked: int) -> dict:
