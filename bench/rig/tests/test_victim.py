@@ -92,7 +92,7 @@ def test_each_datagram_is_answered():
 
 
 def test_lost_answer_is_asked_for_again_and_told():
-    """All of the time until it came is the round's."""
+    """All of the time until it came is the round's. A socket's timeout is counted in ticks: one of 10 ms may be gone."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))
         words = command(paths.VICTIM, f"echo=2 skip=0 wait_ms=50 to=127.0.0.1 port={peer.getsockname()[1]}")
@@ -103,7 +103,7 @@ def test_lost_answer_is_asked_for_again_and_told():
                 peer.sendto(data, asker)
                 peer.sendto(lost, asker)  # late, of the first round: no answer to the second
             run = one(process.communicate()[0])
-    assert run.again >= 1 and run.most_ns >= 50_000_000
+    assert run.again >= 1 and run.most_ns >= 40_000_000
 
 
 def test_nobody_answers_is_a_failure():
