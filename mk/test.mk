@@ -18,15 +18,18 @@ $(BUILD)/bin/mint-rig-hold: bench/rig/hold/hold.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
-# Put onto nodes by a test, too; with the kernel's header, put together from its series.
-UAPI := include/uapi/linux/mint.h
-$(BUILD)/bin/mint-rig-raw: bench/rig/raw/raw.c $(wildcard kernel/mint-patches/*)
+# The kernel's own headers, put together from its series.
+UAPI := linux/mint.h linux/mint_memory.h
+$(BUILD)/uapi/made: $(wildcard kernel/mint-patches/*)
+	@rm -rf $(@D) && git init -q $(@D)
+	@sed 's/#.*//' kernel/mint-patches/series | while read -r p; do for h in $(UAPI); do \
+		! grep -qs "^diff --git a/include/uapi/$$h " "kernel/mint-patches/$$p" || \
+		git -C $(@D) apply --include="include/uapi/$$h" "$(CURDIR)/kernel/mint-patches/$$p" || exit 1; done; done
+	@ln -s include/uapi/linux $(@D)/linux && touch $@
+
+# Put onto nodes by a test, too.
+$(BUILD)/bin/mint-rig-raw: bench/rig/raw/raw.c $(BUILD)/uapi/made
 	@mkdir -p $(@D)
-	@rm -rf $(BUILD)/uapi && git init -q $(BUILD)/uapi
-	@grep -v '^#' kernel/mint-patches/series | while read -r p; do \
-		! grep -qs "^diff --git a/$(UAPI) " kernel/mint-patches/$$p || \
-		git -C $(BUILD)/uapi apply --include=$(UAPI) $(CURDIR)/kernel/mint-patches/$$p || exit 1; done
-	@mkdir $(BUILD)/uapi/linux && cp $(BUILD)/uapi/$(UAPI) $(BUILD)/uapi/linux/
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -I$(BUILD)/uapi -o $@ $<
 
 # Preloaded into QEMU on the host.
@@ -36,9 +39,9 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
 MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging)
-$(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h
+$(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
-	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
 
 # Loaded by it, where instructions are counted (rig.markers).
 $(BUILD)/bin/qemu-count.so: bench/rig/count.c bench/rig/marker.h bench/rig/plugin.h

@@ -17,16 +17,19 @@
  *   file=PATH      of them; it is made
  *   pause_us=0     between two pages that are taken out
  *   stall_s=60     a writer that does nothing for so long hangs: all tasks' stacks go to the kernel's log
+ *   take=0         1: they go by /dev/mint-memory, which leaves those that something else refers to
  *   seed=1
  *
- * Prints "paging done" with KEY=VALUE words: outs= ins= zeros= pages that went and came; writes=
- * vcpu_writes= reads= what was done; lost= what had another content than was last written there, of
- * threads and vCPUs; reads_lost= of reads, which are not safe from this way of taking pages out.
+ * Prints "paging done" with KEY=VALUE words: outs= ins= zeros= pages that went and came; stayed=
+ * those that did not go; writes= vcpu_writes= reads= what was done; lost= what had another content
+ * than was last written there, of threads and vCPUs; reads_lost= of reads, which are not safe
+ * without take=1.
  * Exit: 0 done, whatever was lost; 1 failed, also a writer that hangs; 2 usage.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/kvm.h>
+#include <linux/mint_memory.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
@@ -40,7 +43,7 @@
 #include <unistd.h>
 
 #define PROGRAM	"paging"
-#define USAGE	"paging seconds=N pages=N resident=N threads=N vcpus=N reads=N file=PATH pause_us=N stall_s=N seed=N"
+#define USAGE	"paging seconds=N pages=N resident=N threads=N vcpus=N reads=N file=PATH pause_us=N stall_s=N take=0|1 seed=N"
 #include "words.h"
 
 #define PAGE		4096ul
@@ -57,7 +60,7 @@
 #define GUEST_RAM	0x10000000ul
 
 static struct {
-	uint64_t seconds, pages, resident, threads, vcpus, reads, pause_us, stall_s, seed;
+	uint64_t seconds, pages, resident, threads, vcpus, reads, pause_us, stall_s, take, seed;
 	const char *file;
 } ask = {
 	.seconds = 10, .pages = 256, .resident = 64, .threads = 1, .stall_s = 60, .seed = 1,
@@ -68,7 +71,7 @@ static const struct number numbers[] = {
 	{ "resident", &ask.resident, 1, UINT32_MAX }, { "threads", &ask.threads, 0, WRITERS_MOST },
 	{ "vcpus", &ask.vcpus, 0, WRITERS_MOST }, { "reads", &ask.reads, 0, WRITERS_MOST },
 	{ "pause_us", &ask.pause_us, 0, UINT32_MAX }, { "stall_s", &ask.stall_s, 1, UINT32_MAX },
-	{ "seed", &ask.seed, 1, UINT32_MAX }, { }
+	{ "take", &ask.take, 0, 1 }, { "seed", &ask.seed, 1, UINT32_MAX }, { }
 };
 
 static const struct text texts[] = { { "file", &ask.file }, { } };
@@ -94,14 +97,14 @@ static struct writer writers[3 * WRITERS_MOST];
 static unsigned int writer_count;
 static uint64_t page_count;
 
-static int ram_fd, uffd, pipes[2];
+static int ram_fd, store_fd, device, uffd, pipes[2];
 static unsigned char *ram, *store, *low;
 static atomic_bool over, served;	/* nobody writes or is taken out any more; nobody touches anything any more */
 
 /* Held while a page goes or comes: which of them are here, and which in the store. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static bool *is_here, *is_stored;
-static uint64_t here_count, outs, ins, zeros;
+static uint64_t here_count, outs, ins, zeros, stayed;
 
 static uint64_t tag(uint64_t page)
 {
@@ -126,7 +129,8 @@ static void come(uint64_t page)
 			.dst = address, .src = (unsigned long)(store + page * PAGE), .len = PAGE,
 		};
 
-		failed = ioctl(uffd, UFFDIO_COPY, &copy);
+		failed = ioctl(uffd, UFFDIO_COPY, &copy) ||
+			 fallocate(store_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page * PAGE, PAGE);
 		ins++;
 	} else {
 		struct uffdio_zeropage zero = { .range = { .start = address, .len = PAGE } };
@@ -170,7 +174,7 @@ static void *serve_faults(void *unused)
 
 /* --- pages go */
 
-static void go(uint64_t page)
+static void go_by_splice(uint64_t page)
 {
 	loff_t at = page * PAGE;
 
@@ -180,10 +184,27 @@ static void go(uint64_t page)
 		die("a hole for page %" PRIu64 ": %m", page);
 	if (read(pipes[0], store + page * PAGE, PAGE) != (ssize_t)PAGE)
 		die("the pipe with page %" PRIu64 ": %m", page);
+}
+
+static bool go(uint64_t page)
+{
+	if (ask.take) {
+		struct mint_memory_take one = { .from = ram_fd, .to = store_fd, .first = page, .count = 1 };
+
+		if (ioctl(device, MINT_MEMORY_TAKE, &one))
+			die("page %" PRIu64 " is not taken: %m", page);
+		if (!(one.taken[0] & 1)) {
+			stayed++;
+			return false;
+		}
+	} else {
+		go_by_splice(page);
+	}
 	is_here[page] = false;
 	is_stored[page] = true;
 	here_count--;
 	outs++;
+	return true;
 }
 
 static void *take_out(void *unused)
@@ -196,8 +217,7 @@ static void *take_out(void *unused)
 
 		pthread_mutex_lock(&order);
 		if (here_count > ask.resident && is_here[page]) {
-			go(page);
-			went = true;
+			went = go(page);
 		}
 		pthread_mutex_unlock(&order);
 		if (went && ask.pause_us)
@@ -457,7 +477,15 @@ static void make_memory(void)
 	if (ram_fd < 0 || ftruncate(ram_fd, page_count * PAGE) || pipe2(pipes, O_CLOEXEC))
 		die("memory: %m");
 	ram = mmap(NULL, page_count * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ram_fd, 0);
-	store = mmap(NULL, page_count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	store_fd = memfd_create("store", MFD_CLOEXEC);
+	if (store_fd < 0 || ftruncate(store_fd, page_count * PAGE))
+		die("memory: %m");
+	if (ask.take) {
+		device = open("/dev/mint-memory", O_RDWR | O_CLOEXEC);
+		if (device < 0)
+			die("/dev/mint-memory: %m");
+	}
+	store = mmap(NULL, page_count * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, store_fd, 0);
 	is_here = calloc(page_count, sizeof(*is_here));
 	is_stored = calloc(page_count, sizeof(*is_stored));
 	if (ram == MAP_FAILED || store == MAP_FAILED || !is_here || !is_stored)
@@ -570,8 +598,8 @@ int main(int argc, char **argv)
 	atomic_store(&served, true);
 	pthread_join(faults, NULL);
 	pthread_join(evictor, NULL);
-	printf("paging done outs=%" PRIu64 " ins=%" PRIu64 " zeros=%" PRIu64 " writes=%" PRIu64 " vcpu_writes=%" PRIu64
+	printf("paging done outs=%" PRIu64 " ins=%" PRIu64 " zeros=%" PRIu64 " stayed=%" PRIu64 " writes=%" PRIu64 " vcpu_writes=%" PRIu64
 	       " reads=%" PRIu64 " lost=%" PRIu64 " reads_lost=%" PRIu64 "\n",
-	       outs, ins, zeros, rounds[THREAD], rounds[VCPU], rounds[READ], lost[THREAD] + lost[VCPU], lost[READ]);
+	       outs, ins, zeros, stayed, rounds[THREAD], rounds[VCPU], rounds[READ], lost[THREAD] + lost[VCPU], lost[READ]);
 	return 0;
 }

@@ -28,6 +28,19 @@ def paging(node: Node, seconds: int, words: str) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", said)}
 
 
+def test_kernel_selftest_of_guest_memory_passes_on_a_node(pair: Server):
+    """Of the series' own: none of it is skipped."""
+    program = paths.need(paths.KERNELS / "mint" / "selftests" / "mint-memory")
+    pair.one.run(f"cat >{PROGRAM} && chmod +x {PROGRAM}", stdin=program.read_bytes())
+    try:
+        said = pair.one.out(f"{PROGRAM} 2>&1", 120 * SLOWNESS)
+    finally:
+        pair.one.run(f"rm -f {PROGRAM}")
+    print(said)
+    passed = re.search(r"^# Totals: pass:(\d+) fail:0 xfail:0 xpass:0 skip:0 error:0$", said, re.MULTILINE)
+    assert passed and int(passed[1]) == said.count("#  RUN "), said
+
+
 @pytest.mark.soak
 def test_pages_go_and_come_under_vcpus_and_threads_and_no_write_is_lost(pair: Server, request: pytest.FixtureRequest):
     """--paging-s seconds, on node 1: a vCPU and a thread compare what they find in each page with what they wrote last."""
@@ -44,3 +57,13 @@ def test_page_that_a_disk_reads_into_is_not_safe_from_going_by_splice(pair: Serv
         if done["reads_lost"]:
             return
     pytest.fail(f"no read was lost: {done}")
+
+
+def test_page_that_a_disk_reads_into_stays_where_the_kernel_takes_pages(pair: Server, request: pytest.FixtureRequest):
+    """--paging-s seconds of that, by /dev/mint-memory, beside a vCPU and a thread that write: nothing is lost."""
+    seconds, seed = request.config.getoption("--paging-s"), request.config.getoption("--seed")
+    words = f"take=1 threads=1 vcpus=1 reads=2 pages=8 resident=2 seed={seed} file={FILE}"
+    done = paging(pair.one, seconds, words)
+    assert all(done[what] > LEAST for what in ("outs", "ins", "writes", "vcpu_writes", "reads")), done
+    assert done["stayed"] > 0, "no read was hit"
+    assert done["lost"] == 0 and done["reads_lost"] == 0, done
