@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Safe facade over the kernel's interface: `/dev/mint` and
+//! Safe facade over the kernel's interface: `/dev/mint`, `/dev/mint-memory`, userfaultfd and
 //! `kexec_file_load(2)`. The only crate with `unsafe`.
 //!
 //! Everything read from the kernel is an allegation until it is checked: a
@@ -12,18 +12,24 @@ mod deadline;
 mod device;
 mod error;
 mod faults;
+mod inherit;
 mod intent;
 mod kexec;
 mod memfd;
+mod memory;
 mod process;
 mod reboot;
+mod shared;
 pub mod uapi;
 
 pub use device::{ConsoleChunk, Device, Event, KillReport};
 pub use error::{MoveFailure, SysError, errno_name};
 pub use faults::{Faults, MemoryEvent};
+pub use inherit::inherited;
 pub use intent::{IntentContent, IntentHolder, IntentLimits, IntentSlot};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
+pub use memory::{MEMORY_DEVICE, MemoryDevice, TAKE_MAX};
 pub use process::kill_process_group;
 pub use reboot::leave_machine;
+pub use shared::{Plain, shared_words};
