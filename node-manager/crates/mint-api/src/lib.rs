@@ -21,6 +21,7 @@ mod error;
 pub mod frame;
 mod guests;
 mod machine;
+mod memory;
 mod operations;
 pub mod tcp;
 pub mod tolerant;
@@ -39,6 +40,7 @@ pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,
     node_path,
 };
+pub use memory::{VmMemory, VmMemoryHost};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};
@@ -51,6 +53,10 @@ pub const API_OLDEST: u32 = 1;
 pub const VERSIONS_HEADER: &str = "mint-versions";
 /// Socket of this node's daemon.
 pub const SOCKET_PATH: &str = "/run/mint/mintd.sock";
+/// Socket of this node's memory server, for its `mint-guestd`.
+pub const STORE_SOCKET_PATH: &str = "/run/mint/store.sock";
+/// TCP port of memory servers on `mint0`.
+pub const STORE_PORT: u16 = 7778;
 /// What console and exec are upgraded to.
 pub const UPGRADE: &str = "mint-frames";
 /// Set on the answer to a request that became an operation: its number.

@@ -5,8 +5,12 @@
 //! pager has filled it: with zeros, or with the page that a memory server keeps. What comes
 //! makes something else go, so that the guest never has more than its budget and a chunk.
 
+mod file;
 mod memory;
 mod pager;
+mod run;
 
+pub use file::GuestMemory;
 pub use memory::Memory;
-pub use pager::{Budget, Fault, Order, Pager, PagerError, Sub};
+pub use pager::{Budget, Done, Fault, Order, Pager, PagerError, Sub};
+pub use run::{FilePager, Server, run};

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use mint_split::{
-    Answer, ChunkNo, Frame, PAGE, PageNo, Pages, Place, Places, SubNo, Version, Victims,
+    Answer, ChunkNo, Frame, PAGE, PageNo, Pages, Place, Places, ServerView, SubNo, Version, Victims,
 };
 
 use crate::memory::Memory;
@@ -87,6 +87,18 @@ pub struct Pager<'a, M, V> {
     subs: Vec<SubState>,
     /// Pages that somebody waits for and that there is no room for yet.
     waiting: VecDeque<PageNo>,
+    done: Done,
+}
+
+/// What a pager has done since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Done {
+    /// How often somebody waited for a page.
+    pub faults: u64,
+    /// Pages that came from memory servers.
+    pub page_ins: u64,
+    /// Pages that were taken out.
+    pub page_outs: u64,
 }
 
 impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
@@ -124,7 +136,8 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             unlisted: None,
         };
         let subs = subs.iter().map(state).collect();
-        let mut pager = Self { places, memory, victims, budget, subs, waiting: VecDeque::new() };
+        let (waiting, done) = (VecDeque::new(), Done::default());
+        let mut pager = Self { places, memory, victims, budget, subs, waiting, done };
         pager.settle()?;
         for chunk in (0..geometry.chunks()).map(ChunkNo) {
             if pager.places.local_in(chunk) > 0 {
@@ -171,6 +184,19 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         &self.places
     }
 
+    /// What it has done.
+    #[must_use]
+    pub fn done(&self) -> Done {
+        self.done
+    }
+
+    /// Each memory server.
+    pub fn servers(&self) -> impl Iterator<Item = ServerView> {
+        self.subs
+            .iter()
+            .map(|sub| ServerView { chunks: sub.used_chunks, is_connected: sub.is_connected })
+    }
+
     /// The guest's memory.
     #[must_use]
     pub fn memory(&self) -> &M {
@@ -183,6 +209,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
     /// When the guest's memory cannot be changed.
     pub fn fault(&mut self, page: PageNo) -> Result<Vec<Order>, PagerError> {
         let mut orders = Vec::new();
+        self.done.faults += 1;
         self.serve(page, &mut orders)?;
         self.balance(&mut orders)?;
         Ok(orders)
@@ -363,6 +390,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             }
             self.memory.fill(page, bytes)?;
             self.places.arrived(page);
+            self.done.page_ins += 1;
             here.push((page, version));
         }
         if !here.is_empty() {
@@ -479,6 +507,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         }
         let gone: Vec<(PageNo, Version)> =
             leaving.into_iter().filter(|(page, _)| gone.contains(page)).collect();
+        self.done.page_outs += gone.len() as u64;
         if is_there.is_none() && !gone.is_empty() {
             self.uses(to);
         }

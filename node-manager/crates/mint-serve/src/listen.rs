@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A daemon's Unix socket, which is root's from its first moment on.
+//! A daemon's Unix socket, which is root's from its first moment on, and who comes there.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use axum::Router;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixListener;
+use tracing::{debug, warn};
+
+/// E.g. too many open files: the next try needs a moment.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A socket cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -48,4 +55,27 @@ pub fn listen(socket: &Path) -> Result<UnixListener, ListenError> {
         .and_then(|()| std::fs::remove_dir(&private))
         .map_err(failed(socket))?;
     Ok(listener)
+}
+
+/// Serves whoever comes to a daemon's socket, for ever.
+pub async fn serve(listener: UnixListener, router: Router) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "no connection accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
+            if let Err(error) = connection.await {
+                debug!(%error, "connection ended");
+            }
+        });
+    }
 }

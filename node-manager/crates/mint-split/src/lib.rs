@@ -4,17 +4,22 @@
 //! The *main* host runs the guest; *sub* hosts keep pages of it that the main host has no room
 //! for. A page is at one of them alone. This crate is the part of that which touches nothing:
 //! [`Geometry`] (pages and chunks, 4-4), [`Places`] (the location database, 4-1), [`Victims`]
-//! (which chunk goes next), and [`Frame`] (what main and sub say to each other, 4-2). Section
-//! numbers are those of the S-memV paper.
+//! (which chunk goes next), [`Frame`] (what main and sub say to each other, 4-2), and
+//! [`SplitGuest`] (what the processes of a host are told of a guest). Section numbers are those of the S-memV paper.
 
 mod frame;
 mod geometry;
+mod guest;
 mod places;
 mod victims;
 
 pub use frame::{Entry, Frame, FrameError, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages, Reason};
 pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
+};
+pub use guest::{
+    Lease, LeaseEnd, LeaseView, MemoryView, NodeStart, Server, ServerAddress, ServerView,
+    SplitGuest, Uuid, limit_bytes,
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Victims};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The guests that may keep pages here: each has a lease, which this node's `mint-guestd` gives.
+//! Name of a guest's files: its UUID as libvirt writes it, without hyphens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,30 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mint_split::{CHUNK_PAGES_MAX, Geometry, GeometryError, PAGE_BYTES, Reason};
-use serde::{Deserialize, Serialize};
+use mint_split::{CHUNK_PAGES_MAX, Geometry, GeometryError, Lease, PAGE_BYTES, Reason, Uuid};
 use tempfile::NamedTempFile;
 use tracing::{info, warn};
 
 use crate::kept::Kept;
-
-/// Name of a guest's files: its UUID as libvirt writes it, without hyphens.
-pub type Uuid = [u8; 16];
-
-/// What a guest may, and who speaks for it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lease {
-    /// The guest.
-    pub uuid: Uuid,
-    /// What its main host says to show that it is.
-    pub secret: [u8; 16],
-    /// Of the main host that was here last: it grows with each.
-    pub epoch: u64,
-    /// Of the guest.
-    pub memory_bytes: u64,
-    /// What it may keep here.
-    pub limit_bytes: u64,
-}
 
 /// A lease cannot be given, or files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +121,15 @@ impl Guests {
         Ok(Self { folder: folder.to_owned(), guests: Mutex::new(guests) })
     }
 
+    /// Gives a guest that starts a lease: what is kept of it from an earlier life is gone.
+    ///
+    /// # Errors
+    /// When the files cannot be used.
+    pub fn begin(&self, lease: Lease) -> Result<(), LeaseError> {
+        self.end(&lease.uuid, None)?;
+        self.lease(lease)
+    }
+
     /// Gives a lease, or changes what a guest may and who speaks for it.
     ///
     /// # Errors
@@ -164,13 +155,20 @@ impl Guests {
         Ok(())
     }
 
-    /// Ends a lease: the guest's pages are gone. None there is no error.
+    /// Ends a lease: the guest's pages are gone. None there is no error. If a secret is given,
+    /// one with another secret stays: it is of a later life.
     ///
     /// # Errors
     /// When files stay.
-    pub fn end(&self, uuid: &Uuid) -> Result<(), LeaseError> {
+    pub fn end(&self, uuid: &Uuid, secret: Option<&[u8; 16]>) -> Result<(), LeaseError> {
         let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
         let mut guests = lock(&self.guests);
+        let is_meant = |guest: &Arc<Guest>| {
+            secret.is_none_or(|secret| is_same(&lock(&guest.inner).lease.secret, secret))
+        };
+        if !guests.get(uuid).is_some_and(is_meant) {
+            return Ok(());
+        }
         let Some(guest) = guests.remove(uuid) else { return Ok(()) };
         lock(&guest.inner).take_over();
         let of = name(uuid);

@@ -5,10 +5,12 @@
 //! It may die at any time: what it keeps lies in a tmpfs, where its successor finds it. It does
 //! what the main host of a guest says that knows the guest's secret; nobody else gets a page.
 
+mod api;
 mod guests;
 mod kept;
 mod serve;
 
-pub use guests::{Guest, Guests, Lease, LeaseError, Session, Uuid};
+pub use api::router;
+pub use guests::{Guest, Guests, LeaseError, Session};
 pub use kept::{KeepError, Kept};
 pub use serve::{Ended, answers, serve};

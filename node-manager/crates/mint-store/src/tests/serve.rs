@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use mint_split::{PAGE_BYTES, PageNo, PageRun, Pages, Version};
+use mint_split::{Lease, NodeStart, PAGE_BYTES, PageNo, PageRun, Pages, Version};
 use tempfile::TempDir;
 
 use super::*;
-use crate::guests::Lease;
 
 const UUID: [u8; 16] = [7; 16];
 const SECRET: [u8; 16] = [9; 16];
@@ -20,6 +19,7 @@ fn lease(limit_pages: u64) -> Lease {
         epoch: 1,
         memory_bytes: MEMORY,
         limit_bytes: limit_pages * PAGE_BYTES,
+        main: NodeStart { node: 1, boots: 1 },
     }
 }
 
@@ -122,7 +122,9 @@ fn next_process_has_what_was_kept_and_nothing_of_strangers() {
     assert!(!second.folder.path().join("00.pages").exists());
     let main = Main::welcome(&second);
     assert_eq!(main.ask(&Frame::In(run(0, 1))), Frame::Data(pages(0, 1, &[5])));
-    second.guests.end(&UUID).unwrap();
+    second.guests.end(&UUID, Some(&[1; 16])).unwrap();
+    assert_eq!(second.guests.list().len(), 1, "another life's");
+    second.guests.end(&UUID, Some(&SECRET)).unwrap();
     assert!(main.is_over(), "its guest has no lease any more");
     assert_eq!(Main::hello(&second, 1).1, Frame::Refused(Reason::Stranger));
     assert_eq!(std::fs::read_dir::<&Path>(second.folder.path()).unwrap().count(), 0);

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory of guests that is split over several nodes. Sizes are bytes.
+
+use mint_types::NodeId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where the memory of a running guest is, and what its pager has done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmMemory {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Node that runs it: its main host.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// That node's name.
+    pub node_name: String,
+    /// All of it.
+    pub memory_bytes: u64,
+    /// What its main host has for it.
+    pub main_bytes: u64,
+    /// Of a chunk, by which it goes and comes.
+    pub chunk_bytes: u64,
+    /// Nobody has touched it.
+    pub untouched_bytes: u64,
+    /// On its main host.
+    pub here_bytes: u64,
+    /// On its main host, on the way to other hosts.
+    pub leaving_bytes: u64,
+    /// On other hosts.
+    pub elsewhere_bytes: u64,
+    /// On other hosts, on the way to its main host.
+    pub coming_bytes: u64,
+    /// How often the guest waited for a page, since this pager began.
+    pub faults: u64,
+    /// Pages that came from other hosts since.
+    pub page_ins: u64,
+    /// Pages that went there since.
+    pub page_outs: u64,
+    /// Other hosts have lost it: the guest waits for it for ever.
+    pub lost_bytes: u64,
+    /// The other hosts.
+    pub hosts: Vec<VmMemoryHost>,
+}
+
+/// A host that keeps memory of a guest that another one runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmMemoryHost {
+    /// Its node, as the guest's definition names it.
+    pub node: String,
+    /// What it may keep.
+    pub limit_bytes: u64,
+    /// Chunks of which it has something.
+    pub chunks: u64,
+    /// Whether the guest's pager can talk with it.
+    pub is_connected: bool,
+}

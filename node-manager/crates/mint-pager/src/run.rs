@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pager at work: a thread for faults, and two for each memory server. No async here: a
+//! fault waits for nothing but its page.
+
+use std::convert::Infallible;
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use mint_split::{
+    Fifo, Frame, FrameError, HEADER_BYTES, Header, MemoryView, PAGE_BYTES, PageNo, SubNo,
+};
+use mint_sys::{Faults, MemoryEvent};
+use rustix::event::{PollFd, PollFlags, poll};
+use tracing::{debug, error, info, warn};
+
+use crate::file::GuestMemory;
+use crate::pager::{Fault, Order, Pager, PagerError};
+
+const CONNECT: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A memory server, and what to say there.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address.
+    pub address: SocketAddr,
+    /// As which main host.
+    pub hello: Frame,
+}
+
+/// The pager of a guest whose memory is files.
+pub type FilePager = Pager<'static, GuestMemory, Fifo>;
+
+/// Why a conversation ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the connection")]
+    Io(#[from] io::Error),
+    #[error("what came")]
+    Frame(#[from] FrameError),
+    #[error("it says {0:?}")]
+    Said(Frame),
+    #[error(transparent)]
+    Pager(#[from] PagerError),
+}
+
+/// To a memory server, while there is a connection.
+#[derive(Default)]
+struct Way {
+    writer: Option<Sender<Frame>>,
+    lost_pages: u64,
+}
+
+/// What threads share.
+struct Shared {
+    pager: Mutex<(FilePager, Vec<Way>)>,
+    /// Why the pager cannot go on.
+    broken: Mutex<Option<PagerError>>,
+}
+
+type Locked<'a> = MutexGuard<'a, (FilePager, Vec<Way>)>;
+
+impl Shared {
+    fn lock(&self) -> Locked<'_> {
+        // what is behind it is whole after each step, or the process ends
+        self.pager.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(&self) -> MemoryView {
+        let locked = self.lock();
+        let (counts, done) = (locked.0.places().counts(), locked.0.done());
+        MemoryView {
+            virgin_pages: counts.virgin,
+            local_pages: counts.local,
+            leaving_pages: counts.leaving,
+            remote_pages: counts.remote,
+            coming_pages: counts.coming,
+            faults: done.faults,
+            page_ins: done.page_ins,
+            page_outs: done.page_outs,
+            lost_pages: locked.1.iter().map(|way| way.lost_pages).sum(),
+            servers: locked.0.servers().collect(),
+        }
+    }
+}
+
+/// Under the pager's lock: who has said something first is heard first.
+fn say_all(ways: &[Way], orders: Vec<Order>) {
+    for order in orders {
+        let way = ways.get(usize::from(order.to.0)).and_then(|way| way.writer.as_ref());
+        if let Some(writer) = way {
+            // one that has ended is replaced, and all is said again
+            _ = writer.send(order.frame);
+        }
+    }
+}
+
+/// Pages until the guest's QEMU has ended.
+///
+/// # Errors
+/// When it cannot go on: a successor may.
+pub fn run(
+    pager: FilePager,
+    faults: &Faults,
+    qemu: impl AsFd,
+    servers: Vec<Server>,
+    status: UnixListener,
+) -> Result<(), PagerError> {
+    let ways = servers.iter().map(|_| Way::default()).collect();
+    let shared = Arc::new(Shared { pager: Mutex::new((pager, ways)), broken: Mutex::default() });
+    let (told, tells) = UnixStream::pair()?;
+    for (number, server) in (0..).map(SubNo).zip(servers) {
+        let (shared, tells) = (shared.clone(), tells.try_clone()?);
+        let name = format!("server {}", number.0);
+        thread::Builder::new()
+            .name(name)
+            .spawn(move || keep_talking(&shared, number, &server, tells))?;
+    }
+    let asked = shared.clone();
+    thread::Builder::new().name("status".into()).spawn(move || tell(&asked, &status))?;
+    serve(&shared, faults, qemu, &told)
+}
+
+/// Faults, one after the other.
+fn serve(
+    shared: &Shared,
+    faults: &Faults,
+    qemu: impl AsFd,
+    told: &UnixStream,
+) -> Result<(), PagerError> {
+    loop {
+        let mut ready = [
+            PollFd::new(faults, PollFlags::IN),
+            PollFd::new(&qemu, PollFlags::IN),
+            PollFd::new(told, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other.map_err(io::Error::from)?,
+        };
+        if !ready[1].revents().is_empty() {
+            info!("QEMU has ended");
+            return Ok(());
+        }
+        if !ready[2].revents().is_empty() {
+            let broken = shared.broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            return broken.map_or(Ok(()), Err);
+        }
+        for event in faults.read()? {
+            let mut locked = shared.lock();
+            let (pager, ways) = &mut *locked;
+            let page = |address| pager.memory().page_at(address);
+            let orders = match event {
+                MemoryEvent::Fault { address } => match page(address) {
+                    Some(page) => pager.fault(page)?,
+                    None => Vec::new(),
+                },
+                MemoryEvent::Removed { start, end } => {
+                    match (page(start), page(end.saturating_sub(PAGE_BYTES))) {
+                        (Some(PageNo(first)), Some(PageNo(last))) => {
+                            pager.given_back(first..last + 1)?
+                        }
+                        _ => Vec::new(),
+                    }
+                }
+            };
+            say_all(ways, orders);
+        }
+    }
+}
+
+/// A connection after the other.
+fn keep_talking(shared: &Shared, sub: SubNo, server: &Server, mut tells: UnixStream) {
+    let mut last = String::new();
+    loop {
+        let ended = match talk(shared, sub, server) {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        };
+        {
+            let mut locked = shared.lock();
+            locked.0.disconnected(sub);
+            if let Some(way) = locked.1.get_mut(usize::from(sub.0)) {
+                way.writer = None;
+            }
+        }
+        let ended = match ended {
+            // the guest's memory cannot be changed: a successor has all that is needed
+            Ended::Pager(error) => {
+                *shared.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                _ = tells.write_all(b"!");
+                return;
+            }
+            ended => ended,
+        };
+        let text = format!("{ended}: {}", cause(&ended));
+        if text != last {
+            warn!(server = %server.address, text, "no connection");
+            last = text;
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+fn cause(error: &Ended) -> String {
+    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+}
+
+fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ended> {
+    let stream = TcpStream::connect_timeout(&server.address, CONNECT)?;
+    stream.set_nodelay(true)?;
+    let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
+    say(&stream, &server.hello)?;
+    match hear(&mut from)? {
+        Frame::Welcome => {}
+        other => return Err(Ended::Said(other)),
+    }
+    let (sender, receiver) = channel();
+    thread::Builder::new().name("writer".into()).spawn(move || write(&stream, &receiver))?;
+    {
+        let mut locked = shared.lock();
+        let (pager, ways) = &mut *locked;
+        if let Some(way) = ways.get_mut(usize::from(sub.0)) {
+            way.writer = Some(sender);
+        }
+        let orders = pager.connected(sub);
+        say_all(ways, orders);
+    }
+    info!(server = %server.address, "connected");
+    loop {
+        let frame = match hear(&mut from)? {
+            frame @ Frame::Refused(_) => return Err(Ended::Said(frame)),
+            frame => frame,
+        };
+        let mut locked = shared.lock();
+        let (pager, ways) = &mut *locked;
+        let (orders, fault) = pager.heard(sub, frame)?;
+        say_all(ways, orders);
+        if let Some(Fault { lost, .. }) = fault {
+            if let Some(way) = ways.get_mut(usize::from(sub.0)) {
+                way.lost_pages = lost.len() as u64;
+            }
+            error!(server = %server.address, pages = lost.len(), first = %lost[0], "pages are lost");
+        }
+    }
+}
+
+fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
+    while let Ok(frame) = frames.recv() {
+        if let Err(error) = say(stream, &frame) {
+            debug!(%error, "cannot write");
+            break;
+        }
+    }
+    // its reader ends, too
+    _ = stream.shutdown(Shutdown::Both);
+}
+
+fn hear(from: &mut impl Read) -> Result<Frame, Ended> {
+    let mut head = [0; HEADER_BYTES];
+    from.read_exact(&mut head)?;
+    let header = Header::read(&head)?;
+    let mut payload = vec![0; header.payload_bytes];
+    from.read_exact(&mut payload)?;
+    Ok(header.frame(&payload)?)
+}
+
+fn say(mut to: &TcpStream, frame: &Frame) -> io::Result<()> {
+    let bytes = frame.bytes().ok_or_else(|| io::Error::other("an order is no frame"))?;
+    to.write_all(&bytes)
+}
+
+/// A document for who connects.
+fn tell(shared: &Shared, status: &UnixListener) {
+    for stream in status.incoming() {
+        let told = stream.and_then(|mut stream| {
+            let view = serde_json::to_vec(&shared.view()).map_err(io::Error::other)?;
+            stream.write_all(&view)
+        });
+        if let Err(error) = told {
+            debug!(%error, "a question was not answered");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

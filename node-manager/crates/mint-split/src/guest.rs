@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the processes around a guest's memory are told: a lease for a memory server, and for the
+//! keeper and the pager the guest itself.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::{Geometry, GeometryError, PAGE_BYTES};
+
+/// A guest's UUID, its bytes in the order of its text.
+pub type Uuid = [u8; 16];
+
+/// What a guest may keep at a memory server, and who speaks for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lease {
+    /// The guest.
+    pub uuid: Uuid,
+    /// What its main host says to show that it is.
+    pub secret: [u8; 16],
+    /// Of the main host that was here last: it grows with each.
+    pub epoch: u64,
+    /// Of the guest.
+    pub memory_bytes: u64,
+    /// What it may keep here.
+    pub limit_bytes: u64,
+    /// The start of its main host's node: that of another one has no such guest.
+    pub main: NodeStart,
+}
+
+/// A node that runs since one of its starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStart {
+    /// Its number.
+    pub node: u32,
+    /// How many starts since it was made.
+    pub boots: u32,
+}
+
+/// A lease is not wanted any more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseEnd {
+    /// The guest.
+    pub uuid: Uuid,
+    /// Of the lease that is meant.
+    pub secret: [u8; 16],
+}
+
+/// A lease, as others are told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseView {
+    /// The guest.
+    pub uuid: Uuid,
+    /// Which lease.
+    pub secret: [u8; 16],
+    /// The start of its main host's node.
+    pub main: NodeStart,
+    /// What it may keep here.
+    pub limit_bytes: u64,
+    /// What it does keep.
+    pub kept_bytes: u64,
+}
+
+/// Where a node's memory server listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerAddress {
+    /// Address and port.
+    pub address: SocketAddr,
+}
+
+/// A memory server of a guest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Server {
+    /// Its node, as the user calls it.
+    pub node: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it wants to hear.
+    pub secret: [u8; 16],
+    /// What it may keep.
+    pub limit_bytes: u64,
+}
+
+/// A guest whose memory has a main host and memory servers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SplitGuest {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Of all of it.
+    pub memory_bytes: u64,
+    /// What its main host has for it.
+    pub main_bytes: u64,
+    /// Of a chunk.
+    pub chunk_bytes: u64,
+    /// How many main hosts it has had.
+    pub epoch: u64,
+    /// Process id of its QEMU.
+    pub qemu: u32,
+    /// Those that keep what its main host has no room for.
+    pub servers: Vec<Server>,
+}
+
+/// Where a guest's pages are and what its pager has done, as it tells who asks.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct MemoryView {
+    /// Pages that nobody has touched.
+    pub virgin_pages: u64,
+    /// Pages in the guest's memory.
+    pub local_pages: u64,
+    /// Pages on their way to memory servers.
+    pub leaving_pages: u64,
+    /// Pages at memory servers.
+    pub remote_pages: u64,
+    /// Pages on their way here.
+    pub coming_pages: u64,
+    /// How often somebody waited for a page, since this pager began.
+    pub faults: u64,
+    /// Pages that came from memory servers since.
+    pub page_ins: u64,
+    /// Pages that went there since.
+    pub page_outs: u64,
+    /// Pages that a memory server should have and has not: the guest waits for them for ever.
+    pub lost_pages: u64,
+    /// Each memory server, in the guest's order of them.
+    pub servers: Vec<ServerView>,
+}
+
+/// A memory server, as a pager sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ServerView {
+    /// Chunks of which pages are there, or on their way there or back.
+    pub chunks: u64,
+    /// Whether there is a connection.
+    pub is_connected: bool,
+}
+
+/// Part of a guest's pages that may be on their way to memory servers.
+const LEAVING_PART: u64 = 16;
+/// They are as many chunks at least.
+const LEAVING_CHUNKS: u64 = 2;
+
+impl SplitGuest {
+    /// How its memory is divided.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn geometry(&self) -> Result<Geometry, GeometryError> {
+        Geometry::new(self.memory_bytes, self.chunk_bytes)
+    }
+
+    /// Pages that its main host may have.
+    #[must_use]
+    pub fn budget_pages(&self) -> u64 {
+        self.main_bytes / PAGE_BYTES
+    }
+
+    /// Pages of these that may be on their way to memory servers.
+    #[must_use]
+    pub fn leaving_pages(&self) -> u64 {
+        leaving_bytes(self.main_bytes, self.chunk_bytes) / PAGE_BYTES
+    }
+}
+
+fn leaving_bytes(main_bytes: u64, chunk_bytes: u64) -> u64 {
+    (main_bytes / LEAVING_PART).max(LEAVING_CHUNKS * chunk_bytes)
+}
+
+/// The lease of a memory server that is to have a share of a guest: what is on its way is kept
+/// twice for a while, and the main host has room for whole chunks alone.
+#[must_use]
+pub fn limit_bytes(share_bytes: u64, main_bytes: u64, chunk_bytes: u64) -> u64 {
+    let spare = leaving_bytes(main_bytes, chunk_bytes) + 3 * chunk_bytes;
+    share_bytes.div_ceil(chunk_bytes).saturating_mul(chunk_bytes).saturating_add(spare)
+}
