@@ -45,6 +45,7 @@ def built(tmp_path_factory):
         (build / name).parent.mkdir(exist_ok=True)
         (build / name).symlink_to(BUILD / name)
     for name in ("bin/mintd", "bin/mint-guestd", "bin/mintctl", "bin/mint-kvm-config", "bin/mint-guest", "bin/mint-libvirt-hook", "kexec/kexec",
+                 "bin/mint-store", "bin/mint-pager", "bin/mint-keeper",
                  *(f"kernel/{flavour}/bzImage" for flavour in ("mint", "rt", "off", "stock", "kasan"))):  # fmt: skip
         (build / name).parent.mkdir(parents=True, exist_ok=True)
         (build / name).write_text(name)

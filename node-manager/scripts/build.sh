@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds mintd, mint-guestd, mintctl, mint-kvm-config, mint-guest and libvirt's hook into $BUILD/bin, mintctl's man
+# Builds all programs of the workspace and libvirt's hook into $BUILD/bin, mintctl's man
 # pages and completions into $BUILD/share. Dynamically linked against this machine's C library: the node
 # image's (Debian 13) is as new or newer than that of every machine we build on.
 #
@@ -26,11 +26,11 @@ have=$(cargo --version | awk '{ print $2 }')
 export CARGO_TARGET_DIR="$BUILD/cargo"
 seed_take release
 cargo build --release --locked --quiet --bin mintd --bin mint-guestd --bin mintctl --bin mint-kvm-config --bin mint-guest \
-	--bin mint-libvirt-hook
+	--bin mint-libvirt-hook --bin mint-store --bin mint-pager --bin mint-keeper
 seed_keep release
 
 mkdir -p "$BUILD/bin" "$BUILD/share/man" "$BUILD/share/completions"
-for name in mintd mint-guestd mintctl mint-kvm-config mint-guest mint-libvirt-hook; do
+for name in mintd mint-guestd mintctl mint-kvm-config mint-guest mint-libvirt-hook mint-store mint-pager mint-keeper; do
 	# the same bytes keep their time: images are not rebuilt for nothing
 	cmp -s "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name" ||
 		install -m 755 "$CARGO_TARGET_DIR/release/$name" "$BUILD/bin/$name"

@@ -26,6 +26,8 @@ pub(crate) struct App {
     pub hypervisor: Arc<dyn Hypervisor>,
     /// This node's mintd: the way to other nodes.
     pub mintd: Client,
+    /// This node's memory server.
+    pub store: Client,
     /// This host's files.
     pub host: HostFiles,
     /// Migrations that may leave something behind.

@@ -18,6 +18,9 @@ struct Args {
     /// This node's mintd.
     #[arg(long, value_name = "FILE", default_value = mint_api::SOCKET_PATH)]
     mintd: PathBuf,
+    /// This node's memory server.
+    #[arg(long, value_name = "FILE", default_value = mint_api::STORE_SOCKET_PATH)]
+    store: PathBuf,
     /// This node's libvirt.
     #[arg(long, value_name = "URI", default_value = "qemu:///system")]
     libvirt: String,
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let options = Options {
         socket: args.socket,
         mintd: args.mintd,
+        store: args.store,
         libvirt: args.libvirt,
         state: args.state,
     };

@@ -9,17 +9,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, VmList, VmVerb,
-    VmView, vm_path,
+    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, VmList, VmMemory,
+    VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
+use mint_split::ServerAddress;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::app::{App, client_error, path_of};
-use crate::wire::Arrived;
-use crate::{arrivals, console, evacuate, import, migrate, own, pins, vacate, wide};
+use crate::wire::{Arrived, Told};
+use crate::{
+    arrivals, console, evacuate, import, leases, memory, migrate, own, pins, vacate, wide,
+};
 
 /// A guest's XML, twice, is the largest that is sent.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -31,13 +34,19 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/vms", get(all))
         .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms/{vm}/memory", get(memory_of))
         .route("/v1/vms/{vm}/{verb}", post(act))
         .route("/v1/local/vms", get(own_all).post(import_image))
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
+        .route("/v1/local/vms/{vm}/memory", get(own_memory))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/pins", post(set_pins))
+        .route("/v1/local/leases", post(give_lease))
+        .route("/v1/local/leases/end", post(end_lease))
+        .route("/v1/local/memory/begin", post(begin_memory))
+        .route("/v1/local/memory/end", post(end_memory))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
         .route("/v1/local/arrivals/{vm}/expect", post(expect))
@@ -93,6 +102,17 @@ async fn act(
     let method = axum::http::Method::POST;
     let answer = app.mintd.pass(method, &format!("{path}/{word}"), body).await;
     Ok(answer.map(pass_on).map_err(client_error)?)
+}
+
+async fn memory_of(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemory>, Failure> {
+    let guest = wide::find(&app, &vm).await?;
+    let node = path_of(guest.machine, guest.node);
+    let path = vm_path(&format!("{node}/vms"), &guest.uuid) + "/memory";
+    Ok(Json(app.mintd.get(&path).await.map_err(client_error)?))
+}
+
+async fn own_memory(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemory>, Failure> {
+    Ok(Json(memory::show(&app, vm).await?))
 }
 
 async fn own_all(State(app): Shared) -> Result<Json<VmList>, Failure> {
@@ -158,6 +178,29 @@ async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure>
 
 async fn set_pins(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
     pins::set(&app, &parse(&body)?).await?;
+    Ok(Json(json!({})))
+}
+
+async fn give_lease(State(app): Shared, body: String) -> Result<Json<ServerAddress>, Failure> {
+    Ok(Json(leases::give(&app, parse(&body)?).await?))
+}
+
+async fn end_lease(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    leases::end(&app, &parse(&body)?).await?;
+    Ok(Json(json!({})))
+}
+
+/// Of libvirt's hook, which mintd does not pass on.
+async fn begin_memory(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    let Told { xml } = parse(&body)?;
+    memory::begin(&app, &xml).await?;
+    Ok(Json(json!({})))
+}
+
+async fn end_memory(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    let Told { xml } = parse(&body)?;
+    // libvirt waits for its hook, other nodes may be slow
+    tokio::spawn(async move { memory::ended(&app, &xml).await });
     Ok(Json(json!({})))
 }
 

@@ -5,6 +5,7 @@
 mod evacuate;
 mod import;
 mod linked;
+mod memory;
 mod vacate;
 
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use mint_api::{
     Client, ClientError, ErrorBody, ErrorCode, EvacuateResult, MigrateResult, NodeView, VmList,
     VmView,
 };
-use mint_serve::{Failure, pass_on};
+use mint_serve::{Failure, pass_on, serve};
 use mint_types::{NodeId, NodeState, RefusalCode};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -27,8 +28,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::fake::Fake;
 use crate::journal::{Journal, Record, Side};
-use crate::run::serve;
-use crate::settle;
+use crate::{routes, settle};
 
 const XML: &str = "<domain type='kvm'><name>NAME</name><uuid>uuid-NAME</uuid>\
                    <memory unit='MiB'>128</memory><vcpu>1</vcpu><cputune>\
@@ -143,10 +143,11 @@ impl Machine {
             let listener = UnixListener::bind(&mintd).unwrap();
             let mintd_of = Mintd { here: id, folder: folder.path().to_owned(), is_linked };
             let router = mintd_of.router();
-            tokio::spawn(async move { axum_serve(listener, router).await });
+            tokio::spawn(serve(listener, router));
             let app = App {
                 hypervisor: fake.clone(),
                 mintd: Client::unix(mintd),
+                store: Client::unix(folder.path().join(format!("store{id}.sock"))),
                 host: HostFiles::below(&root),
                 journal: Journal::below(&root.join("guests")),
                 moving: Mutex::default(),
@@ -154,7 +155,8 @@ impl Machine {
             };
             let socket = folder.path().join(format!("guestd{id}.sock"));
             apps.push(Arc::new(app));
-            tokio::spawn(serve(UnixListener::bind(socket).unwrap(), apps.last().unwrap().clone()));
+            let served = routes::router(apps.last().unwrap().clone());
+            tokio::spawn(serve(UnixListener::bind(socket).unwrap(), served));
         }
         Self { folder, fakes, apps }
     }
@@ -162,14 +164,6 @@ impl Machine {
     /// Of node 1.
     fn client(&self) -> Client {
         Client::unix(self.folder.path().join("guestd1.sock"))
-    }
-}
-
-async fn axum_serve(listener: UnixListener, router: Router) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let service = hyper_util::service::TowerToHyperService::new(router.clone());
-        let io = hyper_util::rt::TokioIo::new(stream);
-        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
     }
 }
 

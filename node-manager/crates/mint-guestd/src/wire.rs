@@ -32,3 +32,10 @@ pub(crate) struct Expected {
     /// Files that its disks are copied to.
     pub disks: Vec<String>,
 }
+
+/// What libvirt's hook was told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    /// The guest's XML.
+    pub xml: String,
+}

@@ -30,6 +30,10 @@ pub struct DemoGuest {
     pub vcpus: String,
     /// A size like `128M`.
     pub memory: String,
+    /// Hosts of its memory and their shares.
+    pub split: Option<String>,
+    /// Chunks that its pages go and come by.
+    pub chunk: String,
     /// CPUs for its vCPUs.
     pub pin: Option<String>,
     /// Kernel to boot.
@@ -141,6 +145,8 @@ impl DemoGuest {
         GuestRequest {
             vcpus: self.vcpus.clone(),
             memory: self.memory.clone(),
+            split: self.split.clone(),
+            chunk: self.chunk.clone(),
             pin: self.pin.clone(),
             kernel: Some(self.kernel.clone()),
             initrd: Some(self.initrd.clone()),
@@ -176,6 +182,8 @@ mod tests {
             name: "demo".to_owned(),
             vcpus: "1".to_owned(),
             memory: "128M".to_owned(),
+            split: None,
+            chunk: "64K".to_owned(),
             pin: None,
             kernel: "/dev/null".to_owned(),
             initrd: "/dev/null".to_owned(),

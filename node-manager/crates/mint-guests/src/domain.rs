@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 /// Longest XML that is read: libvirt's own is some ten KiB.
 const XML_BYTES_MAX: usize = 1 << 20;
+/// In its metadata: its memory is split over several hosts ([`crate::split`]).
+pub(crate) const MEMORY_ELEMENT: &str = "mint:memory";
 /// Longest list of CPUs.
 const CPU_LIST_BYTES_MAX: usize = 4096;
 
@@ -130,6 +132,9 @@ impl Domain {
         }
         if !devices.shmems.is_empty() {
             tied.push("memory shared with other guests (shmem)");
+        }
+        if element(xml, &["domain", "metadata", MEMORY_ELEMENT]).is_some() {
+            tied.push("memory that is split over several hosts");
         }
         let backing = read.memory_backing.unwrap_or_default();
         Ok(Self {

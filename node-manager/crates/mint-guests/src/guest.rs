@@ -8,8 +8,10 @@ use mint_types::parse_bytes;
 use crate::cpus::CpuList;
 use crate::description::Description;
 use crate::failure::Failure;
+use crate::split::{self, Split};
 
 const MIB: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
 /// What a node keeps for itself (kernel, libvirtd, mintd) when guests are sized.
 const NODE_RESERVE_BYTES: u64 = 192 * MIB;
 /// QEMU's own memory beside the guest's.
@@ -28,6 +30,11 @@ pub struct GuestRequest {
     pub vcpus: String,
     /// A size like `128M`.
     pub memory: String,
+    /// Hosts of its memory and their shares, like `main=256M,node2=rest`; none: this node has
+    /// all of it.
+    pub split: Option<String>,
+    /// A size: chunks that pages of a split memory go and come by.
+    pub chunk: String,
     /// CPUs of the node for its vCPUs, in this order; none: the node's own order, the first last.
     pub pin: Option<String>,
     /// Kernel on the node to boot; else it boots from its disk.
@@ -108,6 +115,8 @@ pub struct Guest {
     pub name: String,
     /// Its memory, in KiB.
     pub memory_kib: u64,
+    /// How that is split; none: this node has all of it.
+    pub split: Option<Split>,
     /// The node's CPUs, as libvirt reads a list.
     pub node_cpus: String,
     /// How many vCPUs it has.
@@ -137,6 +146,8 @@ impl GuestRequest {
             name: name.into(),
             vcpus: "1".to_owned(),
             memory: "128M".to_owned(),
+            split: None,
+            chunk: split::CHUNK.to_owned(),
             pin: None,
             kernel: None,
             initrd: None,
@@ -160,7 +171,23 @@ impl GuestRequest {
         check_name(&self.name)?;
         let name = self.name.as_str();
         let vcpus = parse_vcpus(&self.vcpus)?;
-        let bytes = memory_bytes(name, &self.memory, node)?;
+        let bytes = memory_bytes(&self.memory)?;
+        let split = match &self.split {
+            None => None,
+            Some(words) => {
+                let split = Split::parse(words, &self.chunk, bytes);
+                let split = split.map_err(|error| Failure::Usage(format!("--split: {error}")))?;
+                if split.shares.iter().any(|share| share.node == node.name) {
+                    return Err(Failure::Usage(format!(
+                        "--split: node {} is the one that runs the guest: call it main",
+                        node.name
+                    )));
+                }
+                Some(split)
+            }
+        };
+        let here = split.as_ref().map_or(bytes, |split| split.main_bytes);
+        check_room(name, here, node)?;
         // as many as there are CPUs at most, pinned or not
         let pins = self.pins(vcpus, node)?;
         if let Some(mac) = &self.mac {
@@ -177,6 +204,7 @@ impl GuestRequest {
         };
         Ok(Guest {
             memory_kib: bytes >> 10,
+            split,
             node_cpus: node.cpus.as_str().to_owned(),
             vcpus,
             vcpu_pins: if self.is_pinned { pins } else { Vec::new() },
@@ -260,7 +288,7 @@ pub fn memory_bytes_max(node: &Description) -> u64 {
     node.memory_bytes.saturating_sub(NODE_RESERVE_BYTES + QEMU_OVERHEAD_BYTES)
 }
 
-fn memory_bytes(guest: &str, text: &str, node: &Description) -> Result<u64, Failure> {
+fn memory_bytes(text: &str) -> Result<u64, Failure> {
     let bytes = parse_bytes(text).map_err(|_| {
         Failure::Usage(format!("--memory must be a size like 128M or 1G, not '{text}'"))
     })?;
@@ -270,18 +298,24 @@ fn memory_bytes(guest: &str, text: &str, node: &Description) -> Result<u64, Fail
             GUEST_BYTES_MIN / MIB
         )));
     }
+    // libvirt counts in KiB, and memory is whole pages
+    Ok(bytes.next_multiple_of(PAGE_BYTES))
+}
+
+/// What the guest takes of this node, which may be a part of its memory.
+fn check_room(guest: &str, bytes: u64, node: &Description) -> Result<(), Failure> {
     let free = memory_bytes_max(node);
-    if bytes > free {
-        return Err(Failure::Refused(format!(
-            "guest {guest} wants {} MiB, but node {} has {} MiB of which a guest can have {}; \
-             make the guest smaller or give the node more memory",
-            bytes / MIB,
-            node.name,
-            node.memory_bytes / MIB,
-            free / MIB
-        )));
+    if bytes <= free {
+        return Ok(());
     }
-    Ok(bytes)
+    Err(Failure::Refused(format!(
+        "guest {guest} wants {} MiB, but node {} has {} MiB of which a guest can have {}; \
+         make the guest smaller, split its memory (--split) or give the node more memory",
+        bytes / MIB,
+        node.name,
+        node.memory_bytes / MIB,
+        free / MIB
+    )))
 }
 
 fn check_mac(mac: &str) -> Result<(), Failure> {
@@ -322,6 +356,21 @@ mod tests {
         let node = Description { memory_bytes: 100 * MIB, ..web() };
         let Err(Failure::Refused(text)) = request().on(&node) else { panic!() };
         assert!(text.contains("has 100 MiB of which a guest can have 0"), "{text}");
+    }
+
+    #[test]
+    fn guest_larger_than_its_node_has_a_part_of_its_memory_there() {
+        let node = Description { memory_bytes: 512 * MIB, ..web() };
+        let large = GuestRequest { memory: "1G".to_owned(), ..request() };
+        assert!(matches!(large.clone().on(&node), Err(Failure::Refused(_))));
+        let split = |words: &str| GuestRequest { split: Some(words.to_owned()), ..large.clone() };
+        let guest = split("main=256M,node2=rest").on(&node).unwrap();
+        assert_eq!(guest.memory_kib, 1 << 20);
+        assert_eq!(guest.split.unwrap().shares[0].bytes, 768 * MIB);
+        assert!(matches!(split("main=300M,node2=rest").on(&node), Err(Failure::Refused(_))));
+        for bad in ["main=256M", &format!("main=256M,{}=rest", node.name)] {
+            assert!(matches!(split(bad).on(&node), Err(Failure::Usage(_))), "{bad}");
+        }
     }
 
     #[test]

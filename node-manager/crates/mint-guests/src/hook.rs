@@ -14,18 +14,54 @@ use mint_types::CpuSet;
 
 use crate::domain::{Domain, DomainError, element};
 use crate::landing::{HostCpus, land};
+use crate::split::Split;
 
-/// Whether the hook is asked for a guest that comes by a migration: `NAME migrate begin -`.
-pub fn is_arrival(arguments: &[String]) -> bool {
-    matches!(arguments, [_, what, when, ..] if what == "migrate" && when == "begin")
+/// What libvirt asks its hook for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// `NAME migrate begin -`: the XML of a guest that comes.
+    Arrival,
+    /// `NAME started begin -`: its QEMU runs, and goes on only if the hook succeeds.
+    Started,
+    /// `NAME stopped end -`: its QEMU has ended.
+    Stopped,
+    /// Anything else: let it pass.
+    Other,
+}
+
+impl Call {
+    /// Of the hook's arguments.
+    pub fn of(arguments: &[String]) -> Self {
+        let [_, what, when, ..] = arguments else { return Self::Other };
+        match (what.as_str(), when.as_str()) {
+            ("migrate", "begin") => Self::Arrival,
+            ("started", "begin") => Self::Started,
+            ("stopped", "end") => Self::Stopped,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A guest cannot come here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HookError {
+    /// Its XML.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
+    /// Its memory is at several hosts, and this one cannot take it over.
+    #[error("the memory of guest {0} is split over several hosts: such a guest does not move yet")]
+    Split(String),
 }
 
 /// The XML that a guest gets on this host; nothing where it fits as it is.
 ///
 /// # Errors
-/// When its XML cannot be read: libvirt refuses the migration then.
-pub fn answer(xml: &str, host: &HostCpus) -> Result<Option<String>, DomainError> {
-    Domain::parse(xml)?;
+/// When its XML cannot be read, or it cannot come: libvirt refuses the migration then.
+pub fn answer(xml: &str, host: &HostCpus) -> Result<Option<String>, HookError> {
+    let domain = Domain::parse(xml)?;
+    if Split::of_domain(xml)?.is_some() {
+        return Err(HookError::Split(domain.name));
+    }
     let landing = land(xml, host)?;
     Ok((!landing.changes.is_empty()).then_some(landing.xml))
 }
@@ -70,12 +106,33 @@ mod tests {
     }
 
     #[test]
-    fn only_arrivals_are_asked_about() {
-        assert!(is_arrival(&words("web migrate begin -")));
-        for other in ["web reconnect begin -", "web start begin -", "web migrate end -", "web", ""]
-        {
-            assert!(!is_arrival(&words(other)), "{other}");
+    fn few_calls_are_answered_and_others_pass() {
+        for (text, call) in [
+            ("web migrate begin -", Call::Arrival),
+            ("web started begin -", Call::Started),
+            ("web stopped end -", Call::Stopped),
+            ("web reconnect begin -", Call::Other),
+            ("web start begin -", Call::Other),
+            ("web migrate end -", Call::Other),
+            ("web", Call::Other),
+            ("", Call::Other),
+        ] {
+            assert_eq!(Call::of(&words(text)), call, "{text}");
         }
+    }
+
+    #[test]
+    fn guest_with_split_memory_does_not_come() {
+        let memory = "<mint:memory xmlns:mint='urn:mint:memory:1' main='1048576' chunk='65536'>\
+                      <mint:host node='node2' bytes='1048576'/></mint:memory>";
+        let web = WEB.replacen("<name>", &format!("<metadata>{memory}</metadata><name>"), 1);
+        let host = HostCpus {
+            online: "0-7".parse().unwrap(),
+            taken: CpuSet::default(),
+            numa_nodes: "0-1".parse().unwrap(),
+        };
+        let error = answer(&web, &host).unwrap_err();
+        assert!(matches!(&error, HookError::Split(name) if name == "web"), "{error}");
     }
 
     #[test]

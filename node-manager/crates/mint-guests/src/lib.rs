@@ -9,7 +9,7 @@
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
-//! `landing`, `repin` and `room` are pure. `facts` reads the
+//! `landing`, `repin`, `room` and `split` are pure. `facts` reads the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -32,6 +32,7 @@ pub mod room;
 pub mod seed;
 pub mod settings;
 pub mod setup;
+pub mod split;
 pub mod tools;
 pub mod vxlan;
 pub mod xml;

@@ -7,7 +7,9 @@ use std::path::Path;
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
+use crate::domain::MEMORY_ELEMENT;
 use crate::guest::{Boot, Firmware, Guest, Network};
+use crate::split::{HOST, NAMESPACE, Split};
 
 /// Name of the pool and of the network on every node.
 pub const POOL: &str = "mint";
@@ -20,7 +22,17 @@ type Written = io::Result<()>;
 pub fn domain(guest: &Guest) -> String {
     document("domain", &[("type", "kvm")], |w| {
         text(w, "name", &guest.name)?;
+        if let Some(split) = &guest.split {
+            parent(w, "metadata", &[], |w| metadata(w, split))?;
+        }
         text_with(w, "memory", &[("unit", "KiB")], &guest.memory_kib.to_string())?;
+        if guest.split.is_some() {
+            // its pager takes pages out of the file, and puts them back
+            parent(w, "memoryBacking", &[], |w| {
+                empty(w, "source", &[("type", "file")])?;
+                empty(w, "access", &[("mode", "shared")])
+            })?;
+        }
         let vcpu = [("placement", "static"), ("cpuset", guest.node_cpus.as_str())];
         let is_pinned = !guest.vcpu_pins.is_empty();
         let vcpu = if is_pinned { &vcpu[..] } else { &vcpu[..1] };
@@ -60,6 +72,17 @@ pub fn domain(guest: &Guest) -> String {
     })
 }
 
+fn metadata(w: &mut Xml, split: &Split) -> Written {
+    let (main, chunk) = (split.main_bytes.to_string(), split.chunk_bytes.to_string());
+    let attributes = [("xmlns:mint", NAMESPACE), ("main", &main), ("chunk", &chunk)];
+    parent(w, MEMORY_ELEMENT, &attributes, |w| {
+        for share in &split.shares {
+            empty(w, HOST, &[("node", &share.node), ("bytes", &share.bytes.to_string())])?;
+        }
+        Ok(())
+    })
+}
+
 fn boot(w: &mut Xml, boot: &Boot) -> Written {
     match boot {
         Boot::Disk(firmware) => {
@@ -87,7 +110,10 @@ fn devices(w: &mut Xml, guest: &Guest) -> Written {
     if let Some(disk) = &guest.disk {
         let (kind, source) = if disk.is_block { ("block", "dev") } else { ("file", "file") };
         parent(w, "disk", &[("type", kind), ("device", "disk")], |w| {
-            empty(w, "driver", &[("name", "qemu"), ("type", disk.format), ("cache", "none")])?;
+            // what a disk reads into pages past the page cache is not seen by whoever looks which
+            // pages have changed
+            let cache = if guest.split.is_some() { "writeback" } else { "none" };
+            empty(w, "driver", &[("name", "qemu"), ("type", disk.format), ("cache", cache)])?;
             empty(w, "source", &[(source, &disk.path)])?;
             empty(w, "target", &[("dev", "vda"), ("bus", "virtio")])
         })?;
@@ -195,6 +221,26 @@ fn text_with(w: &mut Xml, name: &str, attributes: &[(&str, &str)], content: &str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::description::tests::web;
+    use crate::guest::GuestRequest;
+
+    #[test]
+    fn split_stands_in_the_domain_as_it_was_asked_for() {
+        let request = GuestRequest {
+            memory: "1G".to_owned(),
+            split: Some("main=256M,node2=128M,b/node0=rest".to_owned()),
+            kernel: Some("/boot/vmlinuz".to_owned()),
+            disk: Some("/disk".to_owned()),
+            ..GuestRequest::new("big")
+        };
+        let guest = request.on(&web()).unwrap();
+        let xml = domain(&guest);
+        assert_eq!(Split::of_domain(&xml).unwrap(), guest.split);
+        assert!(
+            xml.contains("<source type=\"file\"/>") && xml.contains("<access mode=\"shared\"/>")
+        );
+        assert!(xml.contains("cache=\"writeback\""), "{xml}");
+    }
 
     #[test]
     fn pool_path_is_escaped() {

@@ -13,7 +13,7 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
-    MigrateResult, PinRequest, VmList, VmView,
+    MigrateResult, PinRequest, VmList, VmMemory, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -39,6 +39,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         get("/v1/vms", "Guests of all nodes", here).gives::<VmList>(),
         get("/v1/vms/{vm}", "A guest, wherever it is", here).gives::<VmView>(),
+        get("/v1/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
         post("/v1/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
@@ -50,6 +51,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<ImportRequest>()
             .lines::<VmView>(),
         get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
+        get("/v1/nodes/{node}/vms/{vm}/memory", "Where its memory is", there_one)
+            .gives::<VmMemory>(),
         post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/destroy", "End it at once", there_one).gives::<VmView>(),
@@ -66,11 +69,14 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/v1/nodes/{node}/arrivals/{vm}", "Did it come?", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/undo", "It does not come", there_one),
+        post("/v1/nodes/{node}/leases", "May a guest of another node keep memory there?", there),
+        post("/v1/nodes/{node}/leases/end", "It does not any more", there),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
         post("/v1/local/vms", "Make a guest of a disk image", here)
             .takes::<ImportRequest>()
             .lines::<VmView>(),
         get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
+        get("/v1/local/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
         post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
@@ -83,6 +89,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
         post("/v1/local/pins", "Give guests CPUs", here).takes::<PinRequest>(),
+        post("/v1/local/leases", "May a guest of another node keep memory here?", here),
+        post("/v1/local/leases/end", "It does not any more", here),
         post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),
         get("/v1/local/arrivals/{vm}", "Did it come?", here),
         post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),

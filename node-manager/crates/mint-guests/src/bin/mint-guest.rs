@@ -29,6 +29,13 @@ struct Cli {
     /// Its memory.
     #[arg(long, value_name = "SIZE", default_value = "128M", allow_hyphen_values = true)]
     memory: String,
+    /// Hosts of its memory and their shares, like main=256M,node2=rest: "main" is this node, which
+    /// has so much of it at a time, "rest" what is left (default: this node has all of it).
+    #[arg(long, value_name = "HOST=SIZE,…", allow_hyphen_values = true)]
+    split: Option<String>,
+    /// Chunks that pages of a split memory go and come by.
+    #[arg(long, value_name = "SIZE", default_value = mint_guests::split::CHUNK, requires = "split")]
+    chunk: String,
     /// CPUs of the node for its vCPUs, in this order (default: the node's, the first last).
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pin: Option<String>,
@@ -86,6 +93,8 @@ impl Cli {
             name: self.name,
             vcpus: self.vcpus,
             memory: self.memory,
+            split: self.split,
+            chunk: self.chunk,
             pin: self.pin,
             kernel: self.kernel,
             initrd: self.initrd,

@@ -23,6 +23,14 @@ pub enum VmCommand {
     /// The image is copied, to another node over mint0 if need be; it stays as it is. The guest
     /// gets a card on the guests' Ethernet and a serial console, and is not started.
     Import(ImportArgs),
+    /// Where the memory of a running guest is that is split over several nodes
+    Memory {
+        #[command(flatten)]
+        vm: VmArgs,
+        /// Again each second, with what has happened since
+        #[arg(long)]
+        watch: bool,
+    },
     /// Start a guest on the node that it is defined on
     Start(VmArgs),
     /// Ask a guest's system to end

@@ -18,6 +18,7 @@ mod resize;
 mod rolling;
 mod top;
 mod vm;
+mod vm_memory;
 mod vm_view;
 
 use mint_api::Client;

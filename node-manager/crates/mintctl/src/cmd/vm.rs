@@ -12,6 +12,7 @@ use super::console::{Ended, Keys};
 use super::context::{Context, Outcome};
 use super::import;
 use super::node_path::path;
+use super::vm_memory;
 use super::vm_view::{evacuated, moved, show, table, tell};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
             show(context, &view)
         }
         VmCommand::Import(args) => import::run(context, args).await,
+        VmCommand::Memory { vm, watch } => {
+            vm_memory::run(context, &path_of(&vm, "/memory")?, watch).await
+        }
         VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Guests of this node whose memory is split (S-memV, 3-1): libvirt's hook says that one begins,
+//! and it goes on once other nodes have given it leases and its keeper watches its memory.
+//!
+//! What the hook asks for calls no libvirt, which waits for its hook.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{ClientError, ErrorBody, ErrorCode, NodeView, VmMemory, VmMemoryHost};
+use mint_guests::domain::Domain;
+use mint_guests::split::{Share, Split};
+use mint_split::{
+    Lease, LeaseEnd, MemoryView, NodeStart, PAGE_BYTES, Server, ServerAddress, SplitGuest, Uuid,
+    limit_bytes,
+};
+use mint_types::{Refusal, RefusalCode};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::app::{App, client_error, path_of};
+
+/// Folder with one folder for each guest's QEMU, in the tmpfs that its memory is in.
+const FOLDER: &str = "/run/mint/ram/guests";
+const KEEPER: &str = "/usr/sbin/mint-keeper";
+const LOGS: &str = "/var/log/mint";
+/// For a keeper to watch a guest's memory.
+const ARMED_WITHIN: Duration = Duration::from_secs(60);
+/// For a pager to say where everything is.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
+/// Between looks for guests whose end nobody has told.
+const LOOK: Duration = Duration::from_secs(10);
+/// Of a main host that is a guest's first.
+const FIRST_EPOCH: u64 = 1;
+
+fn failed(text: impl std::fmt::Display) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Failed, text)
+}
+
+fn unreadable(error: &dyn std::error::Error) -> ErrorBody {
+    ErrorBody::from_error(ErrorCode::BadRequest, error)
+}
+
+/// A guest begins: its pages can go and come when this returns. Nothing is to be done for one
+/// whose memory is not split.
+///
+/// # Errors
+/// When a host has no room, or its memory cannot be watched: nothing is left of it then, and it
+/// must not go on.
+pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
+    let Some(split) = Split::of_domain(xml).map_err(|error| unreadable(&error))? else {
+        return Ok(());
+    };
+    let domain = Domain::parse(xml).map_err(|error| unreadable(&error))?;
+    let (uuid, qemu) = (uuid_of(&domain)?, qemu_of(app, &domain.name)?);
+    let here = app.here().await?;
+    let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    let mut guest = SplitGuest {
+        name: domain.name,
+        uuid,
+        memory_bytes: domain.memory_bytes,
+        main_bytes: split.main_bytes,
+        chunk_bytes: split.chunk_bytes,
+        epoch: FIRST_EPOCH,
+        qemu,
+        servers: Vec::new(),
+    };
+    let begun = begin_with(app, &mut guest, &split, main).await;
+    if begun.is_err() {
+        end_leases(app, &guest).await;
+        remove(&folder(app, &guest));
+    }
+    begun
+}
+
+async fn begin_with(
+    app: &App,
+    guest: &mut SplitGuest,
+    split: &Split,
+    main: NodeStart,
+) -> Result<(), ErrorBody> {
+    let nodes = app.nodes().await?;
+    for share in &split.shares {
+        // known before it is there: whatever happens, it is ended
+        let lease = lease(guest, split, share, main)?;
+        let path = format!("{}/leases", host(&nodes, &share.node)?);
+        let given: Result<ServerAddress, ClientError> = app.mintd.post(&path, &lease).await;
+        let address = given.map_err(client_error)?.address;
+        let (secret, limit_bytes) = (lease.secret, lease.limit_bytes);
+        guest.servers.push(Server { node: share.node.clone(), address, secret, limit_bytes });
+    }
+    let folder = folder(app, guest);
+    write(&folder, guest)
+        .map_err(|error| failed(format_args!("cannot write {}: {error}", folder.display())))?;
+    start_keeper(app, guest, &folder).await?;
+    info!(guest = guest.name, qemu = guest.qemu, "its memory is split");
+    Ok(())
+}
+
+fn lease(
+    guest: &SplitGuest,
+    split: &Split,
+    share: &Share,
+    main: NodeStart,
+) -> Result<Lease, ErrorBody> {
+    let mut secret = [0; 16];
+    let random = fs::File::open("/dev/urandom").and_then(|mut random| {
+        use std::io::Read;
+        random.read_exact(&mut secret)
+    });
+    random.map_err(|error| failed(format_args!("no random numbers: {error}")))?;
+    Ok(Lease {
+        uuid: guest.uuid,
+        secret,
+        epoch: guest.epoch,
+        memory_bytes: guest.memory_bytes,
+        limit_bytes: limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes),
+        main,
+    })
+}
+
+/// Path of a node that is to keep pages.
+fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
+    let is_it = |node: &&NodeView| node.name == name || node.id.to_string() == name;
+    match nodes.iter().find(is_it) {
+        Some(node) if !node.is_self => Ok(path_of(None, node.id)),
+        Some(_) => Err(failed(format_args!(
+            "node {name} runs the guest: in a split of its memory it is called main"
+        ))),
+        None => {
+            let text = format!("there is no node {name} to keep a part of the guest's memory");
+            let refusal = Refusal::new(RefusalCode::NodeAbsent, format_args!("node {name}"), text)
+                .hint("mintctl node list");
+            Err(ErrorBody::refused(vec![refusal]))
+        }
+    }
+}
+
+/// The keeper outlives this daemon.
+async fn start_keeper(app: &App, guest: &SplitGuest, folder: &Path) -> Result<(), ErrorBody> {
+    let keeper = app.host.path(KEEPER);
+    let log = app.host.path(LOGS).join(format!("memory-{}.log", guest.name));
+    let output = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let output =
+        output.map_err(|error| failed(format_args!("cannot use {}: {error}", log.display())))?;
+    let mut command = Command::new(&keeper);
+    command.arg(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
+    let started = command.process_group(0).spawn();
+    let mut keeper = started
+        .map_err(|error| failed(format_args!("cannot start {}: {error}", keeper.display())))?;
+    let said = keeper.stdout.take().map(BufReader::new).map(BufReader::lines);
+    let armed = timeout(ARMED_WITHIN, async {
+        match said {
+            Some(mut lines) => lines.next_line().await,
+            None => Ok(None),
+        }
+    });
+    if matches!(armed.await, Ok(Ok(Some(line))) if line == "armed") {
+        return Ok(());
+    }
+    // it may only be slow, and must not begin later
+    _ = keeper.kill().await;
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let last = text.lines().last().unwrap_or("it said nothing").to_owned();
+    let mut error = failed(format_args!("the memory of guest {} cannot be watched", guest.name));
+    error.causes.push(last);
+    Err(error.hint(format_args!("all that it said: {}", log.display())))
+}
+
+/// Where the memory of a guest of this node is.
+///
+/// # Errors
+/// When it does not run, its memory is not split, or its pager does not answer.
+pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
+    let here = app.here().await?;
+    let facts = app.ask(move |hypervisor| hypervisor.guest(&vm)).await?;
+    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
+    let found = guests.find(|(_, guest)| text(&guest.uuid) == facts.uuid);
+    let (folder, guest) = found.ok_or_else(|| {
+        failed(format_args!("the memory of guest {} is not split over several nodes", facts.name))
+    })?;
+    let asked = timeout(TOLD_WITHIN, async {
+        let mut answer = Vec::new();
+        let mut pager = UnixStream::connect(folder.join("pager.sock")).await?;
+        pager.read_to_end(&mut answer).await?;
+        Ok::<MemoryView, io::Error>(serde_json::from_slice(&answer)?)
+    });
+    let view = asked.await.map_err(io::Error::from).and_then(|view| view).map_err(|error| {
+        failed(format_args!("the pager of guest {} does not answer: {error}", guest.name))
+            .hint("its keeper starts it again; mintctl vm memory tells more in a moment")
+    })?;
+    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
+    let hosts = guest.servers.iter().zip(&view.servers).map(|(server, view)| VmMemoryHost {
+        node: server.node.clone(),
+        limit_bytes: server.limit_bytes,
+        chunks: view.chunks,
+        is_connected: view.is_connected,
+    });
+    Ok(VmMemory {
+        name: facts.name,
+        uuid: facts.uuid,
+        node: here.id,
+        node_name: here.name,
+        memory_bytes: guest.memory_bytes,
+        main_bytes: guest.main_bytes,
+        chunk_bytes: guest.chunk_bytes,
+        untouched_bytes: bytes(view.virgin_pages),
+        here_bytes: bytes(view.local_pages),
+        leaving_bytes: bytes(view.leaving_pages),
+        elsewhere_bytes: bytes(view.remote_pages),
+        coming_bytes: bytes(view.coming_pages),
+        faults: view.faults,
+        page_ins: view.page_ins,
+        page_outs: view.page_outs,
+        lost_bytes: bytes(view.lost_pages),
+        hosts: hosts.collect(),
+    })
+}
+
+/// A guest's QEMU has ended, libvirt says.
+pub(crate) async fn ended(app: &App, xml: &str) -> Result<(), ErrorBody> {
+    let uuid = uuid_of(&Domain::parse(xml).map_err(|error| unreadable(&error))?)?;
+    for (folder, guest) in known(app) {
+        if guest.uuid == uuid && !runs(app, &guest) {
+            end(app, &folder, &guest).await;
+        }
+    }
+    Ok(())
+}
+
+/// Looks for guests that have ended and nobody told, for ever.
+pub(crate) async fn watch(app: Arc<App>) {
+    loop {
+        for (folder, guest) in known(&app) {
+            if !runs(&app, &guest) {
+                end(&app, &folder, &guest).await;
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Ends a guest's leases; what cannot be told yet stays known.
+async fn end(app: &App, folder: &Path, guest: &SplitGuest) {
+    if end_leases(app, guest).await {
+        info!(guest = guest.name, "its memory is nowhere any more");
+        remove(folder);
+    }
+}
+
+/// Gives whether all have ended.
+async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
+    let Ok(nodes) = app.nodes().await else { return guest.servers.is_empty() };
+    let mut all = true;
+    for server in &guest.servers {
+        // a node that is gone keeps nothing
+        let Ok(path) = host(&nodes, &server.node) else { continue };
+        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret };
+        let ended: Result<Value, ClientError> =
+            app.mintd.post(&format!("{path}/leases/end"), &end).await;
+        match ended.map_err(client_error) {
+            Err(error) if error.code != ErrorCode::PlanRefused => {
+                warn!(guest = guest.name, node = server.node, %error, "a lease goes on");
+                all = false;
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Those of this node that have a folder, with it.
+fn known(app: &App) -> Vec<(PathBuf, SplitGuest)> {
+    let Ok(entries) = fs::read_dir(app.host.path(FOLDER)) else { return Vec::new() };
+    let guest = |path: PathBuf| {
+        let text = fs::read(path.join("guest.json")).ok()?;
+        Some((path, serde_json::from_slice(&text).ok()?))
+    };
+    entries.flatten().filter_map(|entry| guest(entry.path())).collect()
+}
+
+/// Whether that QEMU is there: its number may be another process's by now.
+fn runs(app: &App, guest: &SplitGuest) -> bool {
+    let line = fs::read(app.host.path(&format!("/proc/{}/cmdline", guest.qemu)));
+    let uuid = text(&guest.uuid);
+    line.is_ok_and(|line| line.windows(uuid.len()).any(|part| part == uuid.as_bytes()))
+}
+
+fn folder(app: &App, guest: &SplitGuest) -> PathBuf {
+    app.host.path(FOLDER).join(format!("{}.{}", text(&guest.uuid), guest.qemu))
+}
+
+fn write(folder: &Path, guest: &SplitGuest) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // nobody looks before it is whole
+    let new = folder.join("guest.json.new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(&serde_json::to_vec(guest).map_err(io::Error::other)?)?;
+    fs::rename(new, folder.join("guest.json"))
+}
+
+fn remove(folder: &Path) {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            warn!(folder = %folder.display(), %error, "is left behind");
+        }
+        _ => {}
+    }
+}
+
+fn qemu_of(app: &App, name: &str) -> Result<u32, ErrorBody> {
+    let path = app.host.path(&format!("/run/libvirt/qemu/{name}.pid"));
+    let text = fs::read_to_string(&path).map_err(|error| {
+        failed(format_args!("no QEMU of guest {name}: {}: {error}", path.display()))
+    })?;
+    text.trim().parse().map_err(|_| failed(format_args!("{} is no process id", path.display())))
+}
+
+fn uuid_of(domain: &Domain) -> Result<Uuid, ErrorBody> {
+    let digits: String =
+        domain.uuid.iter().flat_map(|uuid| uuid.chars()).filter(|c| *c != '-').collect();
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+    let number = number.ok_or_else(|| failed(format_args!("guest {} has no UUID", domain.name)))?;
+    Ok(number.to_be_bytes())
+}
+
+/// As libvirt writes it.
+fn text(uuid: &Uuid) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}

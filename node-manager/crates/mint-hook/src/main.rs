@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! libvirt's hook for guests of QEMU: /etc/libvirt/hooks/qemu. libvirt runs it, not people.
+//!
+//! A guest that comes gets pins of this host. One whose memory is split goes on only once its
+//! pages can go and come, which `mint-guestd` sees to; when it has ended, that is told, too.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use mint_api::{Client, GUESTD_SOCKET_PATH};
+use mint_guests::hook::{self, Call};
+use mint_guests::split::Split;
+use serde_json::{Value, json};
+
+/// What libvirt gives is not longer.
+const XML_BYTES_MAX: u64 = 1 << 20;
+/// For a guest's pages to be able to go and come: other nodes are asked, and a node's vCPUs may
+/// stall.
+const ARMED_WITHIN: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let call = Call::of(&arguments);
+    if call == Call::Other {
+        return ExitCode::SUCCESS;
+    }
+    let mut xml = String::new();
+    let done = match std::io::stdin().take(XML_BYTES_MAX + 1).read_to_string(&mut xml) {
+        Ok(_) => answer(call, &xml),
+        Err(error) => Err(format!("cannot read the guest's XML: {error}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // it has ended, whatever we say; mint-guestd finds that out by itself
+        Err(error) if call == Call::Stopped => {
+            eprintln!("mint-libvirt-hook: {error}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("mint-libvirt-hook: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer(call: Call, xml: &str) -> Result<(), String> {
+    if call == Call::Arrival {
+        let there = hook::answer(xml, &hook::host(Path::new("/")));
+        // where it says nothing libvirt keeps what it has
+        let xml = there.map_err(|error| error.to_string())?.unwrap_or_default();
+        return std::io::stdout().write_all(xml.as_bytes()).map_err(|error| error.to_string());
+    }
+    if Split::of_domain(xml).map_err(|error| error.to_string())?.is_none() {
+        return Ok(());
+    }
+    let path = match call {
+        Call::Started => "/v1/local/memory/begin",
+        _ => "/v1/local/memory/end",
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let client = Client::unix(GUESTD_SOCKET_PATH);
+        let body = json!({ "xml": xml });
+        match tokio::time::timeout(ARMED_WITHIN, client.post::<Value>(path, &body)).await {
+            Ok(done) => done.map(drop).map_err(|error| chain(&error)),
+            Err(_) => Err(format!("mint-guestd did not answer in {} s", ARMED_WITHIN.as_secs())),
+        }
+    })
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}
