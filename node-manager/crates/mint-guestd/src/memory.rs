@@ -20,12 +20,13 @@ use mint_split::{
     limit_bytes,
 };
 use mint_types::{Refusal, RefusalCode};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::app::{App, client_error, path_of};
 
@@ -37,8 +38,8 @@ const LOGS: &str = "/var/log/mint";
 const ARMED_WITHIN: Duration = Duration::from_secs(60);
 /// For a pager to say where everything is.
 const TOLD_WITHIN: Duration = Duration::from_secs(20);
-/// Between looks for guests whose end nobody has told.
-const LOOK: Duration = Duration::from_secs(10);
+/// Between looks at guests: for those whose end nobody has told, or whose keeper has gone.
+const LOOK: Duration = Duration::from_secs(3);
 /// Of a main host that is a guest's first.
 const FIRST_EPOCH: u64 = 1;
 
@@ -101,7 +102,7 @@ async fn begin_with(
     let folder = folder(app, guest);
     write(&folder, guest)
         .map_err(|error| failed(format_args!("cannot write {}: {error}", folder.display())))?;
-    start_keeper(app, guest, &folder).await?;
+    start_keeper(app, guest, &folder, false).await?;
     info!(guest = guest.name, qemu = guest.qemu, "its memory is split");
     Ok(())
 }
@@ -145,15 +146,25 @@ fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
     }
 }
 
-/// The keeper outlives this daemon.
-async fn start_keeper(app: &App, guest: &SplitGuest, folder: &Path) -> Result<(), ErrorBody> {
+/// The keeper outlives this daemon. One that adopts takes over from a pager whose keeper has gone.
+async fn start_keeper(
+    app: &App,
+    guest: &SplitGuest,
+    folder: &Path,
+    adopts: bool,
+) -> Result<(), ErrorBody> {
     let keeper = app.host.path(KEEPER);
     let log = app.host.path(LOGS).join(format!("memory-{}.log", guest.name));
     let output = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
     let output =
         output.map_err(|error| failed(format_args!("cannot use {}: {error}", log.display())))?;
     let mut command = Command::new(&keeper);
-    command.arg(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
+    command
+        .args(adopts.then_some("--adopt"))
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(output);
     let started = command.process_group(0).spawn();
     let mut keeper = started
         .map_err(|error| failed(format_args!("cannot start {}: {error}", keeper.display())))?;
@@ -237,16 +248,47 @@ pub(crate) async fn ended(app: &App, xml: &str) -> Result<(), ErrorBody> {
     Ok(())
 }
 
-/// Looks for guests that have ended and nobody told, for ever.
+/// Looks for guests that have ended and nobody told, and for those whose keeper has gone, for
+/// ever.
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
         for (folder, guest) in known(&app) {
-            if !runs(&app, &guest) {
+            if runs(&app, &guest) {
+                guard(&app, &folder, &guest).await;
+            } else {
                 end(&app, &folder, &guest).await;
             }
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// A guest goes on only with a keeper.
+async fn guard(app: &App, folder: &Path, guest: &SplitGuest) {
+    match (is_held(&folder.join("keeper.lock")), is_held(&folder.join("places"))) {
+        // it begins, or all is well
+        (None | Some(true), _) => {}
+        (Some(false), Some(true)) => {
+            warn!(guest = guest.name, "its keeper has gone: another one takes over");
+            if let Err(error) = start_keeper(app, guest, folder, true).await {
+                warn!(guest = guest.name, %error, "no keeper");
+            }
+        }
+        // nobody has its userfaultfd any more: what it touches elsewhere it never gets
+        (Some(false), None | Some(false)) => {
+            error!(guest = guest.name, "keeper and pager have gone: it cannot go on, and is ended");
+            let uuid = text(&guest.uuid);
+            if let Err(error) = app.call(move |hypervisor| hypervisor.destroy(&uuid)).await {
+                warn!(guest = guest.name, %error, "it does not end");
+            }
+        }
+    }
+}
+
+/// Whether a process has the lock of a file; none if there is no file.
+fn is_held(path: &Path) -> Option<bool> {
+    let file = fs::File::open(path).ok()?;
+    Some(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
 /// Ends a guest's leases; what cannot be told yet stays known.

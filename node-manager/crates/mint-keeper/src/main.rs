@@ -19,8 +19,9 @@ use clap::Parser;
 use mint_split::SplitGuest;
 use mint_sys::{Faults, MemoryDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
@@ -30,7 +31,9 @@ use crate::ram::{Ram, RamError, in_maps};
 const AGAIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// Files of the folder that are the pager's alone.
-const DATA: [&str; 4] = ["copies", "places", "subs", "pager.sock"];
+const DATA: [&str; 5] = ["copies", "places", "subs", "pager.sock", PAGER_PID];
+const PAGER_PID: &str = "pager.pid";
+const LOCK: &str = "keeper.lock";
 
 /// Keeps what a guest's pager must not lose, and starts the pager again. mint-guestd starts it
 /// when the guest's QEMU runs; it says "armed" once the guest's memory is watched.
@@ -42,6 +45,9 @@ struct Args {
     /// Folder that QEMU has its guests' memory in.
     #[arg(long, value_name = "FOLDER", default_value = "/run/mint/ram")]
     ram: PathBuf,
+    /// A keeper has gone, and the pager that it started has not: take over what that holds.
+    #[arg(long)]
+    adopt: bool,
     /// The pager.
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/sbin/mint-pager")]
     pager: PathBuf,
@@ -57,6 +63,10 @@ enum KeeperError {
     Ram(#[from] RamError),
     #[error("this kernel has no {} (Mint's series, mint=on)", mint_sys::MEMORY_DEVICE)]
     Device(#[source] io::Error),
+    #[error("another keeper is there")]
+    Kept,
+    #[error("there is no pager to take over from")]
+    NoPager(#[source] io::Error),
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }
@@ -67,6 +77,10 @@ struct Kept {
     device: MemoryDevice,
     faults: Faults,
     ram: Ram,
+    /// One that another keeper has started.
+    pager: Option<OwnedFd>,
+    /// Who has its lock is the keeper.
+    _place: File,
 }
 
 fn main() -> ExitCode {
@@ -105,20 +119,62 @@ fn arm(args: &Args) -> Result<Kept, KeeperError> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", guest.qemu)).map_err(|_| gone())?;
     let place = in_maps(&maps, &args.ram, guest.memory_bytes)?;
     let ram = Ram::open(guest.qemu, &place)?;
+    let cannot = |what| move |error| KeeperError::Io(what, error);
+    let device = MemoryDevice::open().map_err(KeeperError::Device)?;
+    if args.adopt {
+        let _place = take_place(&args.folder)?;
+        let (pager, faults) = adopt(&args.folder).map_err(KeeperError::NoPager)?;
+        info!(guest = guest.name, qemu = guest.qemu, "took over from a keeper that has gone");
+        return Ok(Kept { qemu, device, faults, ram, pager: Some(pager), _place });
+    }
     for name in DATA {
         _ = fs::remove_file(args.folder.join(name));
     }
     let copies =
         private(&args.folder.join("copies")).and_then(|copies| copies.set_len(guest.memory_bytes));
     copies.map_err(|error| KeeperError::Io("make the file of copies", error))?;
-    let device = MemoryDevice::open().map_err(KeeperError::Device)?;
-    let cannot = |what| move |error| KeeperError::Io(what, error);
     let faults = device.faults(qemu.as_fd()).and_then(Faults::new);
     let faults = faults.map_err(cannot("watch QEMU's memory"))?;
     faults.watch(ram.base, ram.bytes).map_err(cannot("watch the guest's memory"))?;
     device.holes_stay(&ram.file, true).map_err(cannot("forbid to fill holes"))?;
+    let _place = take_place(&args.folder)?;
     info!(guest = guest.name, qemu = guest.qemu, bytes = ram.bytes, "armed");
-    Ok(Kept { qemu, device, faults, ram })
+    Ok(Kept { qemu, device, faults, ram, pager: None, _place })
+}
+
+/// The lock that a keeper has: the file is never there without it.
+fn take_place(folder: &Path) -> Result<File, KeeperError> {
+    let cannot = |error| KeeperError::Io("take the keeper's place", error);
+    let path = folder.join(LOCK);
+    if let Ok(before) = File::open(&path) {
+        flock(&before, FlockOperation::NonBlockingLockExclusive).map_err(|_| KeeperError::Kept)?;
+    }
+    let new = folder.join(format!("{LOCK}.{}", std::process::id()));
+    let place = private(&new).map_err(cannot)?;
+    flock(&place, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|error| cannot(error.into()))?;
+    fs::rename(new, path).map_err(cannot)?;
+    Ok(place)
+}
+
+/// The pager that runs, and the userfaultfd that it has.
+fn adopt(folder: &Path) -> io::Result<(OwnedFd, Faults)> {
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    let number = fs::read_to_string(folder.join(PAGER_PID))?;
+    let pid = number.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(bad)?;
+    let pager = pidfd_open(pid, PidfdFlags::empty())?;
+    // opened first: what is read is that process's
+    let line = fs::read_to_string(format!("/proc/{}/cmdline", number.trim()))?;
+    let words: Vec<&str> = line.split('\0').collect();
+    if words.get(1).map(Path::new) != Some(folder) {
+        return Err(bad());
+    }
+    let faults = words.windows(2).find_map(|pair| match pair {
+        ["--faults", number] => number.parse().ok(),
+        _ => None,
+    });
+    let faults = pidfd_getfd(&pager, faults.ok_or_else(bad)?, PidfdGetfdFlags::empty())?;
+    Ok((pager, Faults::used(faults)))
 }
 
 fn private(path: &Path) -> io::Result<File> {
@@ -128,10 +184,18 @@ fn private(path: &Path) -> io::Result<File> {
 /// A pager after the other, until QEMU has ended.
 fn keep(args: &Args, kept: &Kept) {
     let mut pause = AGAIN;
-    while !has_ended(kept.qemu.as_fd(), Duration::ZERO) {
+    if let Some(pager) = &kept.pager {
+        while !has_ended(pager, AGAIN_MAX) && !has_ended(&kept.qemu, Duration::ZERO) {}
+        warn!("the pager has ended");
+    }
+    while !has_ended(&kept.qemu, Duration::ZERO) {
         match start(args, kept) {
             Ok(mut pager) => {
                 info!(pid = pager.id(), "a pager runs");
+                let pid = pager.id().to_string();
+                if let Err(error) = fs::write(args.folder.join(PAGER_PID), pid) {
+                    error!(%error, "nobody could take this keeper's place");
+                }
                 match pager.wait() {
                     Ok(status) => warn!(%status, "the pager has ended"),
                     Err(error) => error!(%error, "the pager cannot be waited for"),
@@ -139,7 +203,7 @@ fn keep(args: &Args, kept: &Kept) {
             }
             Err(error) => error!(%error, pager = %args.pager.display(), "no pager"),
         }
-        if has_ended(kept.qemu.as_fd(), pause) {
+        if has_ended(&kept.qemu, pause) {
             break;
         }
         pause = AGAIN_MAX.min(pause * 2);

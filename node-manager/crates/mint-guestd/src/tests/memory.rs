@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mint_serve::listen;
 use mint_split::{Lease, LeaseEnd, LeaseView, SplitGuest};
+use rustix::fs::{FlockOperation, flock};
 
 use super::*;
 use crate::memory;
@@ -103,7 +104,7 @@ async fn until(is_so: impl Fn() -> bool) {
 fn guest_begins_with_leases_and_a_keeper_and_ends_without() {
     test(async |machine| {
         let store = Store::serve(&machine, 2);
-        let root = files(&machine, "echo \"$1\" >\"$1/started\"; echo armed; exec sleep 0.1");
+        let root = files(&machine, "echo \"$1\" >\"$1/started\"; echo armed");
         tell(&machine, "begin", &split("node2")).await.unwrap();
         let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
         let guest: SplitGuest =
@@ -128,6 +129,32 @@ fn guest_begins_with_leases_and_a_keeper_and_ends_without() {
         tell(&machine, "end", &split("node2")).await.unwrap();
         until(|| !folder.exists()).await;
         assert_eq!(store.leases(), []);
+    });
+}
+
+#[test]
+fn guest_whose_keeper_has_gone_gets_another_one_or_is_ended() {
+    test(async |machine| {
+        Store::serve(&machine, 2);
+        let root =
+            files(&machine, "[ \"$1\" != --adopt ] || echo \"$1\" >\"$2/adopted\"; echo armed");
+        let domain = split("node2");
+        machine.fakes[0].define("big", true, &domain);
+        machine.fakes[0].guests.lock().unwrap().get_mut("big").unwrap().0.uuid = UUID.into();
+        let state = || machine.fakes[0].guests.lock().unwrap()["big"].0.state;
+        tell(&machine, "begin", &domain).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        // a pager has this one, and nobody the other
+        let places = fs::File::create(folder.join("places")).unwrap();
+        flock(&places, FlockOperation::NonBlockingLockExclusive).unwrap();
+        tokio::spawn(memory::watch(machine.apps[0].clone()));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!folder.join("adopted").exists(), "it begins");
+        fs::write(folder.join("keeper.lock"), "").unwrap();
+        until(|| folder.join("adopted").exists()).await;
+        assert_eq!(state(), "running");
+        drop(places);
+        until(|| state() == "shut off").await;
     });
 }
 
