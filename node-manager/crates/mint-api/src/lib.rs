@@ -40,7 +40,7 @@ pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,
     node_path,
 };
-pub use memory::{VmMemory, VmMemoryHost};
+pub use memory::{NodeKeeps, VmMemory, VmMemoryHost};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};

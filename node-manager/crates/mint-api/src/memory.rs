@@ -39,10 +39,27 @@ pub struct VmMemory {
     pub page_ins: u64,
     /// Pages that went there since.
     pub page_outs: u64,
+    /// How often the guest waited for a page that came from another host, since.
+    #[serde(default)]
+    pub waits: u64,
+    /// How long it did so, in all: each wait from the fault to the page.
+    #[serde(default)]
+    pub waited_ns: u64,
     /// Other hosts have lost it: the guest waits for it for ever.
     pub lost_bytes: u64,
     /// The other hosts.
     pub hosts: Vec<VmMemoryHost>,
+}
+
+/// What a node keeps of guests that other nodes run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodeKeeps {
+    /// How many guests have something there.
+    pub guests: u64,
+    /// So much.
+    pub kept_bytes: u64,
+    /// What it has promised to keep at most.
+    pub limit_bytes: u64,
 }
 
 /// A host that keeps memory of a guest that another one runs.

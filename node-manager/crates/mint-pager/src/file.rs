@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mint_split::{PAGE, PAGE_BYTES, PageNo};
 use mint_sys::{Faults, MemoryDevice, TAKE_MAX};
@@ -14,6 +15,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use crate::memory::Memory;
+use crate::step::step;
 
 /// Of one guest.
 #[derive(Debug)]
@@ -30,6 +32,17 @@ pub struct GuestMemory {
     pub base: u64,
     /// Of the guest.
     pub pages: u64,
+    /// What that took until now.
+    pub took: Took,
+}
+
+/// Time that was spent in calls of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Took {
+    /// Pages were taken out.
+    pub taking: Duration,
+    /// Pages were put in.
+    pub filling: Duration,
 }
 
 impl GuestMemory {
@@ -96,7 +109,11 @@ impl Memory for GuestMemory {
         let mut gone = Vec::new();
         for run in runs(pages) {
             let count = u32::try_from(run.end - run.start).map_err(io::Error::other)?;
+            step("pager-take");
+            let begin = Instant::now();
             let taken = self.device.take(&self.ram, &self.copies, run.start, count)?;
+            self.took.taking += begin.elapsed();
+            step("pager-taken");
             gone.extend(run.zip(taken).filter(|(_, gone)| *gone).map(|(page, _)| PageNo(page)));
         }
         Ok(gone)
@@ -107,16 +124,21 @@ impl Memory for GuestMemory {
     }
 
     fn drop_copy(&mut self, page: PageNo) -> io::Result<()> {
+        step("pager-drop");
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(fallocate(&self.copies, how, page.0 * PAGE_BYTES, PAGE_BYTES)?)
     }
 
     fn fill(&mut self, page: PageNo, bytes: Option<&[u8]>) -> io::Result<()> {
         let at = self.address(page);
+        step("pager-fill");
+        let begin = Instant::now();
         let filled = match bytes {
             Some(bytes) => self.faults.copy(at, bytes),
             None => self.faults.zero(at, PAGE_BYTES),
         };
+        self.took.filling += begin.elapsed();
+        step("pager-filled");
         match filled {
             // QEMU has written to the file by another way
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -9,8 +9,9 @@ mod file;
 mod memory;
 mod pager;
 mod run;
+mod step;
 
-pub use file::GuestMemory;
+pub use file::{GuestMemory, Took};
 pub use memory::Memory;
 pub use pager::{Budget, Done, Fault, Order, Pager, PagerError, Sub};
 pub use run::{FilePager, Server, run};

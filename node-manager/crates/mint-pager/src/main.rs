@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use mint_pager::{Budget, FilePager, GuestMemory, Server, Sub, run};
+use mint_pager::{Budget, FilePager, GuestMemory, Server, Sub, Took, run};
 use mint_split::{Fifo, Frame, PAGE_BYTES, Places, SplitGuest};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
 use tracing::{error, info};
@@ -71,7 +71,15 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let subs = shared_words(&args.folder.join("subs"), usize::try_from(geometry.chunks())?)?;
     let places = Places::open(geometry, words, subs)?;
     let (base, pages) = (args.base, geometry.pages());
-    let memory = GuestMemory { ram, copies, faults: faults.clone(), device, base, pages };
+    let memory = GuestMemory {
+        ram,
+        copies,
+        faults: faults.clone(),
+        device,
+        base,
+        pages,
+        took: Took::default(),
+    };
     let budget = Budget { pages: guest.budget_pages(), leaving_pages: guest.leaving_pages() };
     let chunks = usize::try_from(geometry.chunks())?;
     let servers = guest.servers.iter();

@@ -211,6 +211,16 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let mut orders = Vec::new();
         self.done.faults += 1;
         self.serve(page, &mut orders)?;
+        Ok(orders)
+    }
+
+    /// Makes room for what comes, and lets in who waits for some: to be called after
+    /// [`Pager::fault`], whose orders need not wait for it.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be changed.
+    pub fn make_room_again(&mut self) -> Result<Vec<Order>, PagerError> {
+        let mut orders = Vec::new();
         self.balance(&mut orders)?;
         Ok(orders)
     }

@@ -2,6 +2,7 @@
 //! The pager at work: a thread for faults, and two for each memory server. No async here: a
 //! fault waits for nothing but its page.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_split::{
     Fifo, Frame, FrameError, HEADER_BYTES, Header, MemoryView, PAGE_BYTES, PageNo, SubNo,
@@ -21,6 +22,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::file::GuestMemory;
 use crate::pager::{Fault, Order, Pager, PagerError};
+use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(500);
@@ -57,24 +59,34 @@ struct Way {
     lost_pages: u64,
 }
 
+/// What threads share, one at a time.
+struct Locked {
+    pager: FilePager,
+    ways: Vec<Way>,
+    /// Pages that were asked for because of a fault, since when.
+    waiting: HashMap<PageNo, Instant>,
+    waited: Duration,
+    waits: u64,
+}
+
 /// What threads share.
 struct Shared {
-    pager: Mutex<(FilePager, Vec<Way>)>,
+    locked: Mutex<Locked>,
     /// Why the pager cannot go on.
     broken: Mutex<Option<PagerError>>,
 }
 
-type Locked<'a> = MutexGuard<'a, (FilePager, Vec<Way>)>;
-
 impl Shared {
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         // what is behind it is whole after each step, or the process ends
-        self.pager.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn view(&self) -> MemoryView {
         let locked = self.lock();
-        let (counts, done) = (locked.0.places().counts(), locked.0.done());
+        let Locked { pager, ways, .. } = &*locked;
+        let (counts, done, took) = (pager.places().counts(), pager.done(), pager.memory().took);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         MemoryView {
             virgin_pages: counts.virgin,
             local_pages: counts.local,
@@ -84,8 +96,12 @@ impl Shared {
             faults: done.faults,
             page_ins: done.page_ins,
             page_outs: done.page_outs,
-            lost_pages: locked.1.iter().map(|way| way.lost_pages).sum(),
-            servers: locked.0.servers().collect(),
+            waited_ns: ns(locked.waited),
+            waits: locked.waits,
+            taking_ns: ns(took.taking),
+            filling_ns: ns(took.filling),
+            lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
+            servers: pager.servers().collect(),
         }
     }
 }
@@ -113,7 +129,9 @@ pub fn run(
     status: UnixListener,
 ) -> Result<(), PagerError> {
     let ways = servers.iter().map(|_| Way::default()).collect();
-    let shared = Arc::new(Shared { pager: Mutex::new((pager, ways)), broken: Mutex::default() });
+    let (waiting, waited, waits) = (HashMap::new(), Duration::ZERO, 0);
+    let locked = Mutex::new(Locked { pager, ways, waiting, waited, waits });
+    let shared = Arc::new(Shared { locked, broken: Mutex::default() });
     let (told, tells) = UnixStream::pair()?;
     for (number, server) in (0..).map(SubNo).zip(servers) {
         let (shared, tells) = (shared.clone(), tells.try_clone()?);
@@ -154,11 +172,19 @@ fn serve(
         }
         for event in faults.read()? {
             let mut locked = shared.lock();
-            let (pager, ways) = &mut *locked;
+            let Locked { pager, ways, waiting, .. } = &mut *locked;
             let page = |address| pager.memory().page_at(address);
             let orders = match event {
                 MemoryEvent::Fault { address } => match page(address) {
-                    Some(page) => pager.fault(page)?,
+                    Some(page) => {
+                        let orders = pager.fault(page)?;
+                        if orders.iter().any(|order| matches!(order.frame, Frame::In(_))) {
+                            waiting.insert(page, Instant::now());
+                        }
+                        // the page is asked for before room is made for it
+                        say_all(ways, orders);
+                        pager.make_room_again()?
+                    }
                     None => Vec::new(),
                 },
                 MemoryEvent::Removed { start, end } => {
@@ -185,8 +211,8 @@ fn keep_talking(shared: &Shared, sub: SubNo, server: &Server, mut tells: UnixStr
         };
         {
             let mut locked = shared.lock();
-            locked.0.disconnected(sub);
-            if let Some(way) = locked.1.get_mut(usize::from(sub.0)) {
+            locked.pager.disconnected(sub);
+            if let Some(way) = locked.ways.get_mut(usize::from(sub.0)) {
                 way.writer = None;
             }
         }
@@ -225,7 +251,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
     thread::Builder::new().name("writer".into()).spawn(move || write(&stream, &receiver))?;
     {
         let mut locked = shared.lock();
-        let (pager, ways) = &mut *locked;
+        let Locked { pager, ways, .. } = &mut *locked;
         if let Some(way) = ways.get_mut(usize::from(sub.0)) {
             way.writer = Some(sender);
         }
@@ -238,9 +264,18 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
             frame @ Frame::Refused(_) => return Err(Ended::Said(frame)),
             frame => frame,
         };
+        step("pager-heard");
         let mut locked = shared.lock();
-        let (pager, ways) = &mut *locked;
+        let Locked { pager, ways, waiting, waited, waits } = &mut *locked;
+        let came = match &frame {
+            Frame::Data(pages) => pages.each().map(|(page, ..)| page).collect(),
+            _ => Vec::new(),
+        };
         let (orders, fault) = pager.heard(sub, frame)?;
+        for since in came.iter().filter_map(|page| waiting.remove(page)) {
+            *waited += since.elapsed();
+            *waits += 1;
+        }
         say_all(ways, orders);
         if let Some(Fault { lost, .. }) = fault {
             if let Some(way) = ways.get_mut(usize::from(sub.0)) {
@@ -253,6 +288,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
 
 fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
     while let Ok(frame) = frames.recv() {
+        step("pager-say");
         if let Err(error) = say(stream, &frame) {
             debug!(%error, "cannot write");
             break;

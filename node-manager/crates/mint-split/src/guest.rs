@@ -121,6 +121,14 @@ pub struct MemoryView {
     pub page_ins: u64,
     /// Pages that went there since.
     pub page_outs: u64,
+    /// How long whoever waited did so for pages that came from memory servers, in all.
+    pub waited_ns: u64,
+    /// How often.
+    pub waits: u64,
+    /// How long pages were taken out, in all: faults wait for that.
+    pub taking_ns: u64,
+    /// How long pages were put in, in all.
+    pub filling_ns: u64,
     /// Pages that a memory server should have and has not: the guest waits for them for ever.
     pub lost_pages: u64,
     /// Each memory server, in the guest's order of them.

@@ -9,6 +9,7 @@ mod api;
 mod guests;
 mod kept;
 mod serve;
+mod step;
 
 pub use api::router;
 pub use guests::{Guest, Guests, LeaseError, Session};

@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use crate::guests::{Guests, Session};
 use crate::kept::{KeepError, Kept};
+use crate::step::step;
 
 /// Until a connection has said who it is.
 const HELLO_S: u64 = 10;
@@ -110,7 +111,15 @@ fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Se
 
 fn answer(stream: &TcpStream, from: &mut impl Read, session: &Session) -> Result<(), Ended> {
     let frame = hear(from)?;
+    let done = match frame {
+        Frame::Out(_) => "store-kept",
+        Frame::In(_) => "store-given",
+        Frame::Drop(_) => "store-dropped",
+        _ => "store-listed",
+    };
+    step("store-heard");
     let answers = session.with(|kept| answers(kept, frame));
+    step(done);
     for frame in answers.ok_or(Ended::Refused(Reason::OldEpoch))?? {
         say(stream, &frame)?;
     }

@@ -238,7 +238,8 @@ impl World {
                     self.write(page);
                 } else {
                     self.waits.insert(page);
-                    let orders = pager.fault(PageNo(page))?;
+                    let mut orders = pager.fault(PageNo(page))?;
+                    orders.extend(pager.make_room_again()?);
                     self.say(orders);
                 }
             }
@@ -433,6 +434,7 @@ fn frame_of_another_memory_server_changes_nothing() {
     with_all(|world, pager| {
         let remote = world.servers[1].kept.list().unwrap()[0].0;
         pager.fault(remote).unwrap();
+        pager.make_room_again().unwrap();
         let mut pages = Pages::from(remote);
         pages.push(Version(1), &page_of(666));
         let before = pager.places().counts();

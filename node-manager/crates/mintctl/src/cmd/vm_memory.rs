@@ -83,8 +83,10 @@ fn words(memory: &VmMemory) -> Vec<String> {
 /// What has happened; nothing of a pager before this one.
 fn since(before: &VmMemory, now: &VmMemory) -> String {
     let more = |of: fn(&VmMemory) -> u64| of(now).saturating_sub(of(before));
+    let waits = more(|memory| memory.waits);
+    let each_us = more(|memory| memory.waited_ns).checked_div(waits).unwrap_or(0) / 1000;
     format!(
-        "{} faults, {} pages came, {} went; {} here, {} elsewhere",
+        "{} faults, {waits} waited {each_us} us for their page; {} pages came, {} went; {} here, {} elsewhere",
         more(|memory| memory.faults),
         more(|memory| memory.page_ins),
         more(|memory| memory.page_outs),
@@ -122,6 +124,8 @@ mod tests {
             faults: 10,
             page_ins: 20,
             page_outs: 30,
+            waits: 7,
+            waited_ns: 1_000,
             lost_bytes: 0,
             hosts: vec![host],
         }
@@ -143,10 +147,11 @@ mod tests {
         );
         let lost = VmMemory { lost_bytes: 4096, ..memory.clone() };
         assert!(words(&lost)[2].starts_with("4K are lost"));
-        let later = VmMemory { faults: 12, page_ins: 5, ..memory.clone() };
+        let later =
+            VmMemory { faults: 12, page_ins: 5, waits: 9, waited_ns: 90_000, ..memory.clone() };
         assert_eq!(
             since(&memory, &later),
-            "2 faults, 0 pages came, 0 went; 256M here, 256M elsewhere"
+            "2 faults, 2 waited 44 us for their page; 0 pages came, 0 went; 256M here, 256M elsewhere"
         );
     }
 }
