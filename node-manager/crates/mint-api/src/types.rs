@@ -318,6 +318,9 @@ pub struct StartRequest {
     /// Boots what mint.toml says, whatever the node was added with.
     #[serde(default)]
     pub default_image: bool,
+    /// Restart: also when memory of other nodes' guests that it keeps ends with its kernel.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/nodes/NODE/stop`.
@@ -327,7 +330,8 @@ pub struct StopRequest {
     /// How long before it is killed, in seconds; else what mint.toml says.
     #[serde(default, deserialize_with = "mint_types::limit_s_or_none")]
     pub timeout_s: Option<u64>,
-    /// Also when virtual functions that other nodes have end with its kernel.
+    /// Also when virtual functions that other nodes have, or memory of their guests that it
+    /// keeps, end with its kernel.
     #[serde(default)]
     pub force: bool,
 }

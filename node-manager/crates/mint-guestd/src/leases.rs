@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ClientError, ErrorBody, ErrorCode, STORE_PORT};
+use mint_api::{ClientError, ErrorBody, ErrorCode, NodeKeeps, STORE_PORT};
 use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, ServerAddress};
 use mint_types::{Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
@@ -63,6 +63,20 @@ pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, Error
 pub(crate) async fn end(app: &App, end: &LeaseEnd) -> Result<(), ErrorBody> {
     let ended = app.store.post::<Value>(&format!("{PATH}/end"), end).await;
     ended.map(drop).map_err(store_error)
+}
+
+/// What this node keeps of guests of other nodes.
+///
+/// # Errors
+/// When the memory server does not answer.
+pub(crate) async fn keeps(app: &App) -> Result<NodeKeeps, ErrorBody> {
+    let given = list(app).await?;
+    let sum = |of: fn(&LeaseView) -> u64| given.iter().map(of).fold(0, u64::saturating_add);
+    Ok(NodeKeeps {
+        guests: given.iter().filter(|lease| lease.kept_bytes > 0).count() as u64,
+        kept_bytes: sum(|lease| lease.kept_bytes),
+        limit_bytes: sum(|lease| lease.limit_bytes),
+    })
 }
 
 async fn list(app: &App) -> Result<Vec<LeaseView>, ErrorBody> {

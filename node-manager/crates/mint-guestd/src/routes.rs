@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, VmList, VmMemory,
-    VmVerb, VmView, vm_path,
+    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, NodeKeeps, VmList,
+    VmMemory, VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
@@ -43,7 +43,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/pins", post(set_pins))
-        .route("/v1/local/leases", post(give_lease))
+        .route("/v1/local/leases", get(keeps).post(give_lease))
         .route("/v1/local/leases/end", post(end_lease))
         .route("/v1/local/memory/begin", post(begin_memory))
         .route("/v1/local/memory/end", post(end_memory))
@@ -179,6 +179,10 @@ async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure>
 async fn set_pins(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
     pins::set(&app, &parse(&body)?).await?;
     Ok(Json(json!({})))
+}
+
+async fn keeps(State(app): Shared) -> Result<Json<NodeKeeps>, Failure> {
+    Ok(Json(leases::keeps(&app).await?))
 }
 
 async fn give_lease(State(app): Shared, body: String) -> Result<Json<ServerAddress>, Failure> {

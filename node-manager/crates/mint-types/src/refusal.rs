@@ -27,6 +27,7 @@ pub enum RefusalCode {
     MemoryAbsent,
     MemoryBad,
     MemoryBusy,
+    MemoryKept,
     DeviceAbsent,
     DeviceOwned,
     DeviceBridge,

@@ -128,7 +128,8 @@ pub enum NodeCommand {
         /// All nodes that run, but node 0 and the one that this is said on
         #[arg(long, conflicts_with = "node")]
         all: bool,
-        /// Also when virtual functions (SR-IOV) that other nodes have end with it
+        /// Also when virtual functions (SR-IOV) that other nodes have, or memory of their guests,
+        /// end with it
         #[arg(long, conflicts_with = "all")]
         force: bool,
         /// Move its guests to other nodes first
@@ -148,6 +149,9 @@ pub enum NodeCommand {
         /// Boot the kernel, initrd and command line of mint.toml, whatever it was added with
         #[arg(long)]
         default_image: bool,
+        /// Also when it keeps memory of other nodes' guests, which is lost
+        #[arg(long)]
+        force: bool,
         /// Move its guests to other nodes first, and back when it runs again
         #[arg(long, conflicts_with = "no_wait")]
         evacuate: bool,

@@ -13,7 +13,7 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
-    MigrateResult, PinRequest, VmList, VmMemory, VmView,
+    MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -69,6 +69,8 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/v1/nodes/{node}/arrivals/{vm}", "Did it come?", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/expect", "It is about to come", there_one),
         post("/v1/nodes/{node}/arrivals/{vm}/undo", "It does not come", there_one),
+        get("/v1/nodes/{node}/leases", "What it keeps of other nodes' guests", there)
+            .gives::<NodeKeeps>(),
         post("/v1/nodes/{node}/leases", "May a guest of another node keep memory there?", there),
         post("/v1/nodes/{node}/leases/end", "It does not any more", there),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
@@ -89,6 +91,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<EvacuateRequest>()
             .lines::<EvacuateResult>(),
         post("/v1/local/pins", "Give guests CPUs", here).takes::<PinRequest>(),
+        get("/v1/local/leases", "What this node keeps of other nodes' guests", here)
+            .gives::<NodeKeeps>(),
         post("/v1/local/leases", "May a guest of another node keep memory here?", here),
         post("/v1/local/leases/end", "It does not any more", here),
         post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),

@@ -32,6 +32,7 @@ mod identity;
 mod instance;
 mod intents;
 mod interrupted;
+mod keeps;
 mod libvirt_tls;
 mod links;
 mod loads;

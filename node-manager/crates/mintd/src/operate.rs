@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::app::App;
 use crate::ending::{error_of, finish, value};
 use crate::request::Request;
-use crate::{apply, moves, nodes};
+use crate::{apply, keeps, moves, nodes};
 
 /// Writes a request down as an operation, carries it out, and answers with what it says.
 ///
@@ -92,8 +92,18 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
     let node = match request {
         Request::Add(request) => nodes::add(app, op, *request).await,
         Request::Start(node, request) => nodes::start(app, op, node, request).await,
-        Request::Stop(node, request) => nodes::stop(app, op, node, request).await,
-        Request::Restart(node, request) => nodes::restart(app, op, node, request).await,
+        Request::Stop(node, request) => {
+            if !request.force {
+                keeps::may_end(&app, &node).await?;
+            }
+            nodes::stop(app, op, node, request).await
+        }
+        Request::Restart(node, request) => {
+            if !request.force {
+                keeps::may_end(&app, &node).await?;
+            }
+            nodes::restart(app, op, node, request).await
+        }
         Request::Kill(node) => nodes::kill(app, op, node).await,
         Request::Remove(node, request) => nodes::remove(app, op, node, request).await,
         Request::Resize(node, request) => nodes::resize(app, op, node, request).await,

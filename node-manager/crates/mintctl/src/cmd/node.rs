@@ -23,7 +23,8 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
         NodeCommand::Add(args) => add(context, *args).await,
         NodeCommand::Start { node, default_image, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
-            let request = StartRequest { wait: wait_for, wait_s, timeout_s: None, default_image };
+            let request =
+                StartRequest { wait: wait_for, wait_s, default_image, ..StartRequest::default() };
             operate(context, &path(&node, "start")?, &request).await
         }
         NodeCommand::Stop { node: Some(node), all: _, force, evacuate, timeout_s } => {
@@ -31,9 +32,9 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             end(context, &node, "stop", &request, evacuate).await
         }
         NodeCommand::Stop { node: None, timeout_s, .. } => stop_all(context, timeout_s).await,
-        NodeCommand::Restart { node, timeout_s, default_image, evacuate, wait } => {
+        NodeCommand::Restart { node, timeout_s, default_image, force, evacuate, wait } => {
             let (wait_for, wait_s) = waiting(&wait);
-            let request = StartRequest { wait: wait_for, wait_s, timeout_s, default_image };
+            let request = StartRequest { wait: wait_for, wait_s, timeout_s, default_image, force };
             let path = path(&node, "restart")?;
             if !evacuate {
                 return operate(context, &path, &request).await;

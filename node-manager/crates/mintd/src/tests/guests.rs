@@ -1,28 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The door to guests, with a stand-in for mint-guestd behind it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use axum::Router;
 use axum::http::{Method, Uri};
-use mint_api::ErrorCode;
+use mint_api::{ErrorCode, NodeKeeps};
 use mint_node::fake::FakeMachine;
+use mint_types::RefusalCode;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
 use super::{Daemon, body, test};
 use crate::caller::Caller;
-use crate::server;
+use crate::{keeps, server};
 
 /// A mint-guestd that says what it was asked for.
 fn guestd(daemon: &Daemon) {
-    let socket = daemon.path("run/mint/guestd.sock");
-    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
-    let listener = UnixListener::bind(socket).unwrap();
     let echo = async |method: Method, uri: Uri, body: String| {
         let status = if uri.path().ends_with("bad") { 409 } else { 200 };
         let said = json!({ "asked": format!("{method} {uri} {body}"), "code": "plan_refused", "message": "no" });
         (axum::http::StatusCode::from_u16(status).unwrap(), axum::Json(said))
     };
-    let router = Router::new().fallback(echo);
+    stand_in(daemon, Router::new().fallback(echo));
+}
+
+fn stand_in(daemon: &Daemon, router: Router) {
+    let socket = daemon.path("run/mint/guestd.sock");
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let caller = Caller::User { uid: 0, pid: None };
@@ -73,5 +80,28 @@ fn without_guestd_the_error_says_so_and_where_to_look() {
         assert!(error.message.contains("mint-guestd.log"), "{error}");
         let absent = daemon.client.get::<Value>("/v1/nodes/moon/vms").await.map_err(body);
         assert!(absent.unwrap_err().is_absent());
+    });
+}
+
+#[test]
+fn node_that_keeps_memory_of_other_nodes_guests_does_not_end() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let kept = Arc::new(AtomicU64::new(64 << 20));
+        let told = kept.clone();
+        let keeps = move || {
+            let kept_bytes = told.load(Ordering::Relaxed);
+            async move { axum::Json(NodeKeeps { guests: 1, kept_bytes, limit_bytes: 1 << 30 }) }
+        };
+        stand_in(&daemon, Router::new().route("/v1/local/leases", axum::routing::get(keeps)));
+        for verb in ["stop", "restart"] {
+            let path = format!("/v1/nodes/0/{verb}");
+            let asked = daemon.client.post::<Value>(&path, &json!({})).await;
+            let refused = asked.map_err(body).unwrap_err();
+            assert_eq!(refused.refusals[0].code, RefusalCode::MemoryKept, "{refused}");
+            assert!(refused.message.contains("keeps 64M of the memory of 1 guests"), "{refused}");
+        }
+        kept.store(0, Ordering::Relaxed);
+        keeps::may_end(&daemon.app, "0").await.unwrap();
     });
 }
