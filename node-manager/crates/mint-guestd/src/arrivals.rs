@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::copies::drop_copies;
 use crate::hypervisor::Needs;
 use crate::journal::{Record, Side};
+use crate::leases;
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
@@ -57,6 +58,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
     };
     let room = app.ask(move |hypervisor| hypervisor.room(&needs)).await?;
     let host = app.host.clone();
+    let promised = leases::promised_bytes(app).await;
     let ground = move || {
         let disks = domain.disks.iter().filter_map(|disk| disk.path.as_deref());
         let wanted = disks.chain(domain.boot_files.iter().chain(&domain.nvram).map(String::as_str));
@@ -69,7 +71,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
                 taken: room.pinned,
                 numa_nodes: host.numa_nodes(),
             },
-            free_memory_bytes: host.free_memory_bytes(),
+            free_memory_bytes: host.free_memory_bytes().saturating_sub(promised),
             guests: room.guests,
             networks: room.networks,
             devices: host.network_devices(),

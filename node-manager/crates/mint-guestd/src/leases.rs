@@ -31,10 +31,9 @@ pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, Error
     // what this guest has from an earlier life goes
     let (own, others): (Vec<_>, Vec<_>) =
         given.into_iter().partition(|given| given.uuid == lease.uuid);
-    let promised = others.iter().map(|given| given.limit_bytes.saturating_sub(given.kept_bytes));
     let goes: u64 = own.iter().map(|given| given.kept_bytes).sum();
     let free = app.host.free_memory_bytes().saturating_add(goes);
-    let free = free.saturating_sub(RESERVE_BYTES).saturating_sub(promised.sum());
+    let free = free.saturating_sub(RESERVE_BYTES).saturating_sub(promised(&others));
     if lease.limit_bytes > free {
         let text = format!(
             "node {} can keep {} MiB of a guest's memory, and is to keep {} MiB",
@@ -63,6 +62,17 @@ pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, Error
 pub(crate) async fn end(app: &App, end: &LeaseEnd) -> Result<(), ErrorBody> {
     let ended = app.store.post::<Value>(&format!("{PATH}/end"), end).await;
     ended.map(drop).map_err(store_error)
+}
+
+/// What this node has promised to guests of other nodes, and does not keep yet; nothing where no
+/// memory server answers.
+pub(crate) async fn promised_bytes(app: &App) -> u64 {
+    list(app).await.map_or(0, |given| promised(&given))
+}
+
+fn promised(given: &[LeaseView]) -> u64 {
+    let each = given.iter().map(|given| given.limit_bytes.saturating_sub(given.kept_bytes));
+    each.fold(0, u64::saturating_add)
 }
 
 /// What this node keeps of guests of other nodes.

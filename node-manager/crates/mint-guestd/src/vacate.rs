@@ -9,6 +9,7 @@ use mint_api::{ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, Line, VmPi
 use mint_guests::domain::Domain;
 use mint_guests::repin::{Pinned, Repin, repin};
 use mint_guests::room::{Held, Shortage};
+use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_types::{Refusal, RefusalCode, Taken, format_bytes};
 use serde_json::json;
@@ -74,8 +75,15 @@ pub(crate) async fn way(app: &Arc<App>, taken: &Taken) -> Result<Way, ErrorBody>
 fn held(leaving: &Leaving, resident_bytes: u64) -> Result<Held, ErrorBody> {
     let domain = Domain::parse(&leaving.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
-    // huge pages are set aside, and no part of what is free
-    let memory_bytes = if domain.has_huge_pages { 0 } else { domain.memory_bytes };
+    let split = Split::of_domain(&leaving.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let memory_bytes = match split {
+        // the rest is on other nodes
+        Some(split) => split.main_bytes,
+        // huge pages are set aside, and no part of what is free
+        None if domain.has_huge_pages => 0,
+        None => domain.memory_bytes,
+    };
     Ok(Held { memory_bytes, resident_bytes })
 }
 

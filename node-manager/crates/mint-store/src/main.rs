@@ -78,6 +78,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), RunError> {
+    // the kernel ends others first when memory is short: what this keeps stays in any case
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-900") {
+        warn!(%error, "the kernel may end this one as any other");
+    }
     let _lock = lock(&args.socket.with_extension("lock"))?;
     std::fs::create_dir_all(&args.folder)?;
     if !is_tmpfs(&args.folder)? {
