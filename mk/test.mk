@@ -38,7 +38,7 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
-MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging)
+MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture)
 $(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
@@ -79,7 +79,7 @@ qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QE
 	@$(RIG) -m rig.qemu_faults
 
 # Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging)
+RIG_PARTS := images kernel-off kernel-stock kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \
@@ -111,7 +111,7 @@ rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)
 
 soak: $(RIG_PARTS) $(addprefix $(BUILD)/images/,debian-guest.qcow2 other-systems) ## 100 node starts, 1,400 moves, 50 kills amid moves, 200 amid moves of a guest, 300 moves of guests round nodes and machines, 5 restarts of each node under its guests, 50 crashes, 10 restarts and 10 panics of node 0, 63 rounds of add and remove, 10 minutes of scribbling, and of pages that go and come
 	@$(PYTEST) --soak -m soak $(if $(T),-k '$(T)') \
-		--moves 1400 --stress-rounds 50 --guest-kills 200 --circle-moves 300 --circle-guests 4 --rolling-rounds 5 --crashes 50 --node0-rounds 20 --rounds 63 --scribble-s 600 --paging-s 600
+		--moves 1400 --stress-rounds 50 --guest-kills 200 --circle-moves 300 --circle-guests 4 --rolling-rounds 5 --crashes 50 --node0-rounds 20 --rounds 63 --scribble-s 600 --paging-s 600 --page-moves 10000000 --page-kills 50
 
 test-debug: ## all scenarios on kernels with lockdep, then on ones with KASAN
 	@$(MAKE) test-lockdep

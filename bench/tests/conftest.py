@@ -395,6 +395,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--moves", type=int, default=10, help="random moves under load that are done (default 10)")
     parser.addoption("--rounds", type=int, default=3, help="stop, restart, remove and add of a node (default 3)")
     parser.addoption("--scribble-s", type=float, default=20, help="seconds of scribbling over the control area (default 20)")
+    parser.addoption("--page-moves", type=int, default=60_000, help="pages that go and come by the pager (default 60,000)")
+    parser.addoption("--page-kills", type=int, default=15, help="kills of pager and memory server meanwhile, one at each of their steps at least (default 15)")
     parser.addoption("--paging-s", type=int, default=5, help="seconds in which pages of memory go and come (default 5)")
     seed = random.SystemRandom().randrange(1 << 32)
     parser.addoption("--seed", type=int, default=seed, help="of random tests (default: another one each time)")

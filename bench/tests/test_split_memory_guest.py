@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests whose memory is split over nodes: larger than what their node has for them."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rig.errors import CommandFailed
+from rig.guest import Guest, counted_versions, counted_writes
+from rig.mintctl import REFUSED, MintctlError
+from rig.node import Node
+from rig.server import Server
+from rig.wait import SLOWNESS
+
+PAGE = 4096
+CHUNK = 64 << 10
+MAIN, MEMORY, LOAD_KIB = 64 << 20, 160 << 20, 28 << 10
+SPLIT = (
+    f"--memory {MEMORY >> 20}M --split main={MAIN >> 20}M,two=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
+)
+RAM, STORE = "/run/mint/ram/libvirt/qemu", "/run/mint/ram/store"
+LIMIT_S = 600
+COMPARED = "tick [0-9]* at .*, [1-9][0-9]* versions"
+
+
+def here_bytes(node: Node, name: str) -> int:
+    """Memory of a guest that its node has, as the tmpfs counts it: its own, and copies of what is leaving."""
+    blocks = node.out(f"stat -c %b {RAM}/*-{name}/* $(dirname $(grep -l '\"{name}\"' /run/mint/ram/guests/*/guest.json))/copies")
+    return sum(int(number) * 512 for number in blocks.split())
+
+
+def kept_bytes(node: Node) -> int:
+    """What a node keeps of other nodes' guests."""
+    blocks = node.run(f"stat -c %b {STORE}/*.pages", check=False).out
+    return sum(int(number) * 512 for number in blocks.split())
+
+
+def pid_of(node: Node, program: str) -> int:
+    """Of the one process of that program."""
+    return int(node.out(f"pgrep -x {program}"))
+
+
+def versions(guest: Guest) -> int:
+    """How many versions of its memory it has compared, the last that it said."""
+    return counted_versions(guest.log())[-1]
+
+
+def goes_on(guest: Guest, more: int = 2) -> None:
+    """It compares so many versions more and writes to its disk, and all of it is whole."""
+    before, end = versions(guest), time.monotonic() + LIMIT_S * SLOWNESS
+    writes = counted_writes(guest.log())[-1]
+    while versions(guest) < before + more or counted_writes(guest.log())[-1] <= writes:
+        assert "FAIL" not in guest.log(), guest.log()[-500:]
+        assert time.monotonic() < end, f"{guest} stands still at {before} versions, {writes} writes"
+        time.sleep(2)
+    assert "FAIL" not in guest.log(), guest.log()[-500:]
+
+
+class Shared:
+    """A guest for the tests of this file: another one where a test has failed since."""
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self.guest: Guest | None = None
+
+    def on(self, server: Server) -> Guest:
+        """It runs on node 1, and has compared its memory once."""
+        if self.server is not server or self.guest is None:
+            self.server, self.guest = server, Guest(server.one, "big")
+            self.guest.start(SPLIT)
+            self.guest.wait_line(COMPARED, LIMIT_S)
+        return self.guest
+
+    def end(self) -> None:
+        """It is nowhere."""
+        if self.server is not None and self.guest is not None and self.server.machine.alive():
+            self.guest.end()
+        self.guest = None
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    """None yet."""
+    shared = Shared()
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def big(pair: Server, shared: Shared) -> Guest:
+    """The guest."""
+    return shared.on(pair)
+
+
+def test_guest_has_its_budget_here_and_the_rest_is_on_another_node(pair: Server, big: Guest):
+    """Looked at again and again while it goes on: never more than a chunk beyond."""
+    most, before = 0, versions(big)
+    for _ in range(20):
+        most = max(most, here_bytes(pair.one, "big"))
+        time.sleep(0.5)
+    goes_on(big, before + 2 - versions(big))
+    assert MAIN * 3 // 4 < most <= MAIN + CHUNK, most
+    assert kept_bytes(pair.two) > 64 * CHUNK
+    view = pair.one.out("cat /proc/$(pgrep -x mint-pager)/oom_score_adj")
+    assert view == "-1000"
+
+
+@pytest.mark.parametrize("program", ["mint-pager", "mint-store", "mint-keeper", "mint-guestd", "mintd", "libvirtd"])
+def test_guest_waits_for_who_was_killed_and_goes_on(pair: Server, big: Guest, program: str):
+    """kill -9 while pages go and come: nothing is lost."""
+    node = pair.two if program == "mint-store" else pair.one
+    killed = pid_of(node, program)
+    node.run(f"kill -9 {killed}")
+    node.wait(f"another {program} runs", f"p=$(pgrep -x {program}) && [ $p != {killed} ]", 60)
+    goes_on(big)
+    assert big.node.out("virsh domstate big").strip() == "running"
+
+
+def test_keeper_that_took_over_starts_the_pager_again(pair: Server, big: Guest):
+    """The first keeper is killed, then the pager that it had started."""
+    keeper, pager = pid_of(pair.one, "mint-keeper"), pid_of(pair.one, "mint-pager")
+    pair.one.run(f"kill -9 {keeper}")
+    pair.one.wait("another keeper", f"p=$(pgrep -x mint-keeper) && [ $p != {keeper} ] && grep -q 'took over' /var/log/mint/memory-big.log", 60)
+    pair.one.run(f"kill -9 {pager}")
+    pair.one.wait("another pager", f"p=$(pgrep -x mint-pager) && [ $p != {pager} ]", 60)
+    goes_on(big)
+
+
+@pytest.mark.parametrize(("words", "status", "why"), [
+    ("--split main=64M", 2, "nothing is split"),
+    ("--split main=64M,two=8M", 2, "are nobody's"),
+    ("--split main=64M,one=rest", 2, "call it main"),
+    ("--split main=64M,nobody=rest", 1, "there is no node nobody"),
+    ("--split main=64M,two=64G", 1, "node two can keep"),
+    ("--split main=64M,two=rest --chunk 3K", 2, "power of two"),
+])  # fmt: skip
+def test_split_that_cannot_be_is_refused_and_leaves_nothing(pair: Server, words: str, status: int, why: str):
+    """The guest does not start, nobody keeps anything for it, and the reason is told."""
+    leases = pair.two.out(f"ls {STORE}")
+    with Guest(pair.one, "wrong"), pytest.raises(CommandFailed) as caught:
+        pair.one.run(f"mint-guest wrong --memory 160M --no-disk --no-network {words}")
+    said = caught.value.result.err
+    assert caught.value.result.status == status and why in said, said
+    assert pair.two.out(f"ls {STORE}") == leases
+    assert not re.search(r"-wrong$", pair.one.run(f"ls {RAM}", check=False).out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_node_that_keeps_memory_of_a_guest_does_not_end(pair: Server, big: Guest, verb: str):
+    """It is told how much, and what to do."""
+    with pytest.raises(MintctlError) as caught:
+        pair.mintctl("node", verb, "two")
+    assert caught.value.status == REFUSED and "memory_kept" in caught.value.codes, caught.value
+    goes_on(big, 1)
+
+
+def test_split_guest_does_not_move_yet(pair: Server, big: Guest):
+    """Neither by mintctl nor by virsh: it is told so, and runs where it was."""
+    for command in ("mintctl vm migrate big --to two", "virsh migrate --live --p2p --unsafe big qemu+tls://10.77.0.12/system"):
+        with pytest.raises(CommandFailed) as caught:
+            pair.one.run(command)
+        assert "split over several" in caught.value.result.err, caught.value.result.err
+    goes_on(big, 1)
+
+
+def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair: Server, big: Guest, shared: Shared):
+    """Its memory would be zeros where it is elsewhere: it is ended, and has read none."""
+    folder = pair.one.out("dirname $(grep -l '\"big\"' /run/mint/ram/guests/*/guest.json)")
+    assert kept_bytes(pair.two) > 0
+    pair.one.run("kill -9 $(pgrep -x mint-keeper) $(pgrep -x mint-pager)")
+    pair.one.wait("it is ended", "virsh domstate big | grep -q 'shut off'", LIMIT_S)
+    assert "FAIL" not in big.log(), big.log()[-500:]
+    pair.one.wait("nothing is left of it", f"[ ! -e {folder} ]", 60)
+    pair.two.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
+    assert "cannot go on" in pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
+    shared.end()
