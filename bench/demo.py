@@ -77,6 +77,7 @@ def demo(server: Server) -> None:
         say("guests")
         print(table(rows, ("node", "name", "state", "ticks", "tested after", "disk", "network")))
     moved = move(server)
+    memory = large(server)
     say("times")
     print(table(
         [
@@ -85,6 +86,8 @@ def demo(server: Server) -> None:
         ],
         ("", "resources moved", "loaded", "kernel running", "mintd answers", "libvirtd answers"),
     ))  # fmt: skip
+    print(f"  guest large has {memory['here_bytes'] >> 20} MiB of its memory on node 1 and {memory['elsewhere_bytes'] >> 20} MiB on "
+          f"node 0; {memory['page_outs']} pages went there, {memory['page_ins']} came back")  # fmt: skip
     print(f"  guest traveller moved in {moved['total_ms']} ms, and stood still for {moved['downtime_ms']} ms of them")
 
 
@@ -99,6 +102,19 @@ def move(server: Server) -> dict:
         if there.counter()[0][0] <= ticks:
             raise RigError(f"{there} is another one: it counts {there.ticks()}, and was at {ticks}")
     return took
+
+
+def large(server: Server) -> dict:
+    """A guest with as much memory as all of node 1 has compares what it writes; gives where that is."""
+    words = "--memory 1G --split main=80M,node0=rest --memory-load 24576"
+    say(f"on node 1, which has 1 GiB: mint-guest large {words}")
+    with Guest(server.one, "large") as guest:
+        guest.start(f"{words} --no-disk --no-network")
+        guest.wait_line("tick [0-9]* at .*, [1-9][0-9]* versions")
+        if "FAIL" in guest.log():
+            raise RigError(f"{guest}: {guest.log()[-500:]}")
+        print(server.one.out("mintctl vm memory large"))
+        return server.mintctl("vm", "memory", "large")
 
 
 def main() -> int:
