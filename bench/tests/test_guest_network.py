@@ -41,6 +41,8 @@ def address6(guest: Guest) -> ipaddress.IPv6Address:
     return NETWORK6[int.from_bytes(octets[:3] + b"\xff\xfe" + octets[3:], "big")]
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_keeps_its_address_and_its_connection_on_every_node(pair: Server):
     """A guest talks by TCP with one on node 0; it goes from node 1 to 2, then the other one to 1. One
     connection all the time, the same addresses, and who has moved is found by who has not."""
