@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mint_split::{
-    Fifo, Frame, FrameError, HEADER_BYTES, Header, MemoryView, PAGE_BYTES, PageNo, SubNo,
-};
+use mint_split::{Fifo, Frame, HearError, MemoryView, PAGE_BYTES, PageNo, SubNo, hear, say};
 use mint_sys::{Faults, MemoryEvent};
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, info, warn};
@@ -42,14 +40,18 @@ pub type FilePager = Pager<'static, GuestMemory, Fifo>;
 /// Why a conversation ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    #[error("the connection")]
-    Io(#[from] io::Error),
-    #[error("what came")]
-    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Hear(#[from] HearError),
     #[error("it says {0:?}")]
     Said(Frame),
     #[error(transparent)]
     Pager(#[from] PagerError),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Hear(error.into())
+    }
 }
 
 /// To a memory server, while there is a connection.
@@ -296,20 +298,6 @@ fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
     }
     // its reader ends, too
     _ = stream.shutdown(Shutdown::Both);
-}
-
-fn hear(from: &mut impl Read) -> Result<Frame, Ended> {
-    let mut head = [0; HEADER_BYTES];
-    from.read_exact(&mut head)?;
-    let header = Header::read(&head)?;
-    let mut payload = vec![0; header.payload_bytes];
-    from.read_exact(&mut payload)?;
-    Ok(header.frame(&payload)?)
-}
-
-fn say(mut to: &TcpStream, frame: &Frame) -> io::Result<()> {
-    let bytes = frame.bytes().ok_or_else(|| io::Error::other("an order is no frame"))?;
-    to.write_all(&bytes)
 }
 
 /// A document for who connects.

@@ -12,6 +12,7 @@ mod geometry;
 mod guest;
 mod places;
 mod victims;
+mod wire;
 
 pub use frame::{Entry, Frame, FrameError, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages, Reason};
 pub use geometry::{
@@ -23,3 +24,4 @@ pub use guest::{
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Victims};
+pub use wire::{HearError, hear, say};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The conversation with the main host of a guest (4-2). One thread a connection.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mint_split::{Frame, FrameError, HEADER_BYTES, Header, Reason};
+use mint_split::{Frame, HearError, Reason, hear, say};
 use tracing::{debug, info, warn};
 
 use crate::guests::{Guests, Session};
@@ -26,15 +26,18 @@ const LISTED: usize = 4096;
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The other side has closed it, or it broke.
-    #[error("the connection")]
-    Io(#[from] io::Error),
-    /// What came is not understood.
-    #[error("what came")]
-    Frame(#[from] FrameError),
+    /// The connection, or what came.
+    #[error(transparent)]
+    Hear(#[from] HearError),
     /// It may not, or what it says makes no sense: it is told so.
     #[error("refused: {0:?}")]
     Refused(Reason),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Hear(error.into())
+    }
 }
 
 /// Serves whoever connects, for ever.
@@ -63,7 +66,7 @@ pub fn serve(listener: &TcpListener, guests: &Arc<Guests>) -> io::Result<()> {
             let peer =
                 stream.peer_addr().map_or_else(|_| "?".into(), |address| address.to_string());
             match converse(&stream, &guests) {
-                Err(Ended::Io(error)) => debug!(peer, %error, "gone"),
+                Err(Ended::Hear(HearError::Io(error))) => debug!(peer, %error, "gone"),
                 Err(error) => info!(peer, %error, "ended"),
                 Ok(never) => match never {},
             }
@@ -89,8 +92,8 @@ fn converse(stream: &TcpStream, guests: &Guests) -> Result<std::convert::Infalli
         Err(ended) => (None, ended),
     };
     let reason = match &ended {
-        Ended::Io(_) => return Err(ended),
-        Ended::Frame(_) => Reason::Confused,
+        Ended::Hear(HearError::Io(_)) => return Err(ended),
+        Ended::Hear(HearError::Frame(_)) => Reason::Confused,
         Ended::Refused(reason) => *reason,
     };
     say(stream, &Frame::Refused(reason))?;
@@ -163,20 +166,6 @@ pub fn answers(kept: &mut Kept, frame: Frame) -> Result<Vec<Frame>, Ended> {
         }
         _ => return Err(Ended::Refused(Reason::Confused)),
     })
-}
-
-fn hear(from: &mut impl Read) -> Result<Frame, Ended> {
-    let mut head = [0; HEADER_BYTES];
-    from.read_exact(&mut head)?;
-    let header = Header::read(&head)?;
-    let mut payload = vec![0; header.payload_bytes];
-    from.read_exact(&mut payload)?;
-    Ok(header.frame(&payload)?)
-}
-
-fn say(mut to: &TcpStream, frame: &Frame) -> io::Result<()> {
-    let bytes = frame.bytes().ok_or_else(|| io::Error::other("an answer is no frame"))?;
-    to.write_all(&bytes)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A memory server on this host's loopback, and main hosts that are played.
 
+use std::io::Write;
 use std::path::Path;
 
 use mint_split::{Lease, NodeStart, PAGE_BYTES, PageNo, PageRun, Pages, Version};
@@ -81,7 +82,7 @@ impl Main {
 
     fn is_over(&self) -> bool {
         let over = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-        matches!(hear(&mut &self.0), Err(Ended::Io(error)) if over.contains(&error.kind()))
+        matches!(hear(&mut &self.0), Err(HearError::Io(error)) if over.contains(&error.kind()))
     }
 }
 
