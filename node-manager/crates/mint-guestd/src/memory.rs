@@ -91,12 +91,18 @@ async fn begin_with(
 ) -> Result<(), ErrorBody> {
     let nodes = app.nodes().await?;
     for share in &split.shares {
-        // known before it is there: whatever happens, it is ended
         let lease = lease(guest, split, share, main)?;
         let path = format!("{}/leases", host(&nodes, &share.node)?);
-        let given: Result<ServerAddress, ClientError> = app.mintd.post(&path, &lease).await;
-        let address = given.map_err(client_error)?.address;
         let (secret, limit_bytes) = (lease.secret, lease.limit_bytes);
+        let address = match app.mintd.post::<ServerAddress>(&path, &lease).await {
+            Ok(given) => given.address,
+            Err(error) => {
+                // it may have been given, and the answer was lost
+                let end = LeaseEnd { uuid: guest.uuid, secret };
+                _ = app.mintd.post::<Value>(&format!("{path}/end"), &end).await;
+                return Err(client_error(error));
+            }
+        };
         guest.servers.push(Server { node: share.node.clone(), address, secret, limit_bytes });
     }
     let folder = folder(app, guest);

@@ -15,6 +15,8 @@ use crate::memory;
 
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
+const LOST: u64 = 128 << 20;
+
 fn split(host: &str) -> String {
     format!(
         "<domain type='kvm' id='3'><name>big</name><uuid>{UUID}</uuid><metadata>\
@@ -51,10 +53,15 @@ impl Store {
         Json(store.leases().iter().map(view).collect())
     }
 
+    /// A lease for a guest of [`LOST`] bytes is given, and the answer is lost.
     async fn begin(State(store): State<Self>, Json(lease): Json<Lease>) -> Json<Value> {
         let mut leases = store.0.lock().unwrap();
         leases.retain(|known| known.uuid != lease.uuid);
+        let is_lost = lease.memory_bytes == LOST;
         leases.push(lease);
+        drop(leases);
+        // the connection breaks, as when a memory server dies
+        assert!(!is_lost, "the answer is lost");
         Json(json!({}))
     }
 
@@ -192,6 +199,10 @@ fn nothing_is_left_of_a_guest_that_cannot_begin() {
         let error = tell(&machine, "begin", &more).await.unwrap_err();
         assert_eq!(error.refusals[0].code, RefusalCode::MemoryShort);
         assert!(error.message.contains("node node2 can keep 960 MiB"), "{error}");
+        assert!(is_clean());
+        let lost = split("node2").replace("MiB'>256", "MiB'>128");
+        let error = tell(&machine, "begin", &lost).await.unwrap_err();
+        assert!(error.message.contains("memory server"), "{error}");
         assert!(is_clean());
         // one that is not split is nobody's business
         tell(&machine, "begin", &xml("web")).await.unwrap();
