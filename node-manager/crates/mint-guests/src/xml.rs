@@ -64,7 +64,10 @@ pub fn domain(guest: &Guest) -> String {
             }
             empty(w, "feature", &[("policy", "disable"), ("name", "tsc-deadline")])
         })?;
-        empty(w, "clock", &[("offset", "utc")])?;
+        parent(w, "clock", &[("offset", "utc")], |w| {
+            // a guest's kernel lets it tick all the time, and QEMU wakes up for each tick
+            empty(w, "timer", &[("name", "hpet"), ("present", "no")])
+        })?;
         text(w, "on_poweroff", "destroy")?;
         text(w, "on_reboot", "restart")?;
         text(w, "on_crash", "destroy")?;
@@ -233,6 +236,7 @@ mod tests {
         let guest = request.on(&web()).unwrap();
         let xml = domain(&guest);
         assert_eq!(Split::of_domain(&xml).unwrap(), guest.split);
+        assert!(xml.contains("<timer name=\"hpet\" present=\"no\"/>"), "{xml}");
         assert!(
             xml.contains("<source type=\"file\"/>") && xml.contains("<access mode=\"shared\"/>")
         );
