@@ -64,6 +64,51 @@ def test_one_bit_of_its_memory_is_noticed(tmp_path):
         assert re.fullmatch(r"word 5 of version \d+ is [0-9a-f]{16}, not [0-9a-f]{16}\n", running.stdout.read())
 
 
+BLOCK = 4096
+
+
+@pytest.mark.parametrize("rest", [0, 511 * 8], ids=["first word", "last word"])
+def test_one_bit_of_its_disk_is_noticed(tmp_path, rest):
+    """It reads back what it has written: 256 blocks, at the beginning of the disk alone."""
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"\xff" * (2 << 20))
+    with load("disk", 1000, tmp_path / "blocks", disk) as running, open(disk, "r+b", buffering=0) as device:
+        counted(tmp_path / "blocks", 2000)
+        # Those that it writes next go unseen: damage is done until one is read back first.
+        number = 0
+        while running.poll() is None:
+            at = number % 256 * BLOCK + rest
+            device.seek(at)
+            byte = device.read(1)[0]
+            device.seek(at)
+            device.write(bytes([byte ^ 4]))
+            number += 1
+            time.sleep(0.0005)
+        assert running.wait(LIMIT_S) == 1
+        said = running.stdout.read()
+        word = rest // 8
+        assert re.fullmatch(rf"word {word} of block \d+ of version \d+ is [0-9a-f]{{16}}, not [0-9a-f]{{16}}\n", said), said
+    assert disk.read_bytes()[256 * BLOCK :] == b"\xff" * (1 << 20), "it wrote behind its blocks"
+
+
+def test_disk_that_is_too_small_or_not_there_is_told(tmp_path):
+    (tmp_path / "small").write_bytes(bytes(BLOCK))
+    for disk, said in (("small", "shorter than 1048576 bytes"), ("none", "No such file or directory")):
+        with load("disk", 1000, tmp_path / "blocks", tmp_path / disk) as running:
+            assert running.wait(LIMIT_S) == 1
+            assert said in running.stdout.read()
+
+
+def test_as_many_blocks_a_second_as_it_is_told(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(1 << 20))
+    begin = time.monotonic()
+    with load("disk", 50, tmp_path / "blocks", disk):
+        written, _ = counted(tmp_path / "blocks", 100)
+    # never more; how much less is the host's affair
+    assert written / (time.monotonic() - begin) <= 51
+
+
 class Peer:
     """An echo service that goes wrong after some replies."""
 
@@ -97,7 +142,7 @@ def test_reply_that_is_wrong_or_missing_is_noticed(tmp_path, wrong, said):
     assert replies == 3 and longest_cs >= 0
 
 
-@pytest.mark.parametrize("words", [(), ("memory", "8"), ("dance", "8", "out")])
+@pytest.mark.parametrize("words", [(), ("memory", "8"), ("disk", "8"), ("dance", "8", "out")])
 def test_anything_else_is_told_how_it_is_used(words, tmp_path):
     words = [tmp_path / "out" if word == "out" else word for word in words]
     done = subprocess.run([LOAD, *words], capture_output=True, text=True, check=False)
