@@ -351,8 +351,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         # What failed comes last, too: where only the end of the output is kept, it must not be cut off.
         shown = f"{keep_artefacts(item, pool)}\n-- what failed: {item.nodeid} ({report.when})\n{call.excinfo.value}"
         report.sections.append(("the machines after the failure", shown))
+        tell(item.config, f"{item.nodeid} ({report.when}): {call.excinfo.value}")
         pool.doubtful = True
     return report
+
+
+TOLD_CHARACTERS = 2000
+
+
+def tell(config: pytest.Config, text: str) -> None:
+    """Says at once why a test failed: a run that is ended before its end prints nothing else of it."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal:
+        terminal.ensure_newline()
+        terminal.write_line(f"failed: {text[:TOLD_CHARACTERS]}", red=True)
 
 
 POOL: pytest.StashKey[Pool] = pytest.StashKey()
