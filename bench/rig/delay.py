@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the host's scheduler kept threads of the emulated server waiting for a core.
+"""How long the host kept threads of the emulated server waiting for a core.
 
 A guest that stood still because the host had no core for the emulator is no fault of
 the machine. The host says of each thread how long it was ready and did not run
-(schedstat, in the kernel's Documentation/scheduler/sched-stats.rst); samples of that
-tell it for any time between two moments.
+(schedstat, in the kernel's Documentation/scheduler/sched-stats.rst), and of each core,
+where the host is a virtual machine itself, how long its hypervisor ran something else
+on it (steal in /proc/stat, proc(5)): its scheduler takes a thread for running then.
+Samples of both tell it for any time between two moments.
 """
 
 import bisect
+import os
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -16,6 +20,8 @@ from pathlib import Path
 EVERY_S = 0.5
 # An interval is known by other clocks than ours only so well.
 MARGIN_S = 1.0
+# Of a core's row in /proc/stat, its name counted.
+STEAL_COLUMN = 8
 # What is shorter than this is no stall, and is not looked up.
 SHORT_S = 1.0
 
@@ -31,27 +37,34 @@ def waiting_of(pid: int) -> dict[str, float]:
     return found
 
 
+def stolen_of(stat: str) -> dict[str, float]:
+    """Of each core of the host, by its name in the text of /proc/stat: seconds that its hypervisor did not run it."""
+    rows = (line.split() for line in stat.splitlines() if re.match(r"cpu\d", line))
+    return {row[0]: int(row[STEAL_COLUMN]) / os.sysconf("SC_CLK_TCK") for row in rows}
+
+
 class Delays:
-    """Samples of waiting_of() over time, in the host's monotonic seconds."""
+    """Samples of waiting_of() and stolen_of() over time, in the host's monotonic seconds."""
 
     def __init__(self) -> None:
         self._times_s: list[float] = []
-        self._samples: list[dict[str, float]] = []
+        self._samples: list[tuple[dict[str, float], dict[str, float]]] = []
 
-    def add(self, at_s: float, waiting_s: dict[str, float]) -> None:
+    def add(self, at_s: float, waiting_s: dict[str, float], stolen_s: dict[str, float] | None = None) -> None:
         """A sample, later than all before."""
-        self._samples.append(waiting_s)
+        self._samples.append((waiting_s, stolen_s or {}))
         self._times_s.append(at_s)
 
     def kept_waiting_s(self, begin_s: float, end_s: float) -> float:
-        """How long the thread that waited longest was kept waiting between two moments; 0 without samples."""
+        """How long the thread that waited longest was kept waiting between two moments, and the core that was stolen
+        most did not run; 0 without samples."""
         times_s = self._times_s[:]
         if not times_s:
             return 0.0
         first = max(0, bisect.bisect_right(times_s, begin_s) - 1)
         last = min(len(times_s) - 1, bisect.bisect_left(times_s, end_s))
-        before, after = self._samples[first], self._samples[last]
-        return max((after[thread] - before.get(thread, 0.0) for thread in after), default=0.0)
+        pairs = zip(self._samples[first], self._samples[last], strict=True)
+        return sum(max((after[each] - before.get(each, 0.0) for each in after), default=0.0) for before, after in pairs)
 
     def own_s(self, begin_s: float, end_s: float) -> float:
         """Length of an interval, without what the host kept a thread waiting in it."""
@@ -70,6 +83,6 @@ def sample(delays: Delays, pid: int, ended: threading.Event) -> None:
 
     def run() -> None:
         while not ended.wait(EVERY_S):
-            delays.add(time.monotonic(), waiting_of(pid))
+            delays.add(time.monotonic(), waiting_of(pid), stolen_of(Path("/proc/stat").read_text()))
 
     threading.Thread(target=run, name="delay", daemon=True).start()

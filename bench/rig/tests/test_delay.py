@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from rig.delay import EVERY_S, Delays, waiting_of
+from rig.delay import EVERY_S, Delays, stolen_of, waiting_of
 
 
 def delays(*rows: tuple[float, ...]) -> Delays:
@@ -42,6 +42,21 @@ def test_what_the_host_kept_it_waiting_is_taken_off():
     assert found.own_s(11, 19) == pytest.approx(0)
     assert found.own_s(15, 35) == pytest.approx(14), "a margin before it counts, too"
     assert found.own_s(25, 35) == 10
+
+
+def test_what_the_hosts_hypervisor_stole_is_taken_off_too():
+    found = Delays()
+    for at_s in range(0, 41):
+        found.add(at_s, {"1": at_s / 10}, {"cpu0": float(min(max(at_s - 10, 0), 10)), "cpu1": 0.0})
+    assert found.kept_waiting_s(10, 20) == pytest.approx(11), "of thread and core that waited longest"
+    assert found.own_s(25, 35) == pytest.approx(10 - 1.2), "nothing was stolen then"
+
+
+def test_steal_of_each_core_is_read():
+    assert stolen_of("cpu  9 9 9 9 9 9 9 900 9 9\ncpu0 1 2 3 4 5 6 7 250 9 10\ncpu12 1 2 3 4 5 6 7 8 9 10\nintr 5\n") == {
+        "cpu0": 250 / os.sysconf("SC_CLK_TCK"),
+        "cpu12": 8 / os.sysconf("SC_CLK_TCK"),
+    }
 
 
 def test_threads_of_a_process_are_read():
