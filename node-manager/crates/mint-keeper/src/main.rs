@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use mint_split::SplitGuest;
-use mint_sys::{Faults, MemoryDevice};
+use mint_sys::{Faults, MemoryDevice, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -135,7 +135,7 @@ fn arm(args: &Args) -> Result<Kept, KeeperError> {
     copies.map_err(|error| KeeperError::Io("make the file of copies", error))?;
     let faults = device.faults(qemu.as_fd()).and_then(Faults::new);
     let faults = faults.map_err(cannot("watch QEMU's memory"))?;
-    faults.watch(ram.base, ram.bytes).map_err(cannot("watch the guest's memory"))?;
+    faults.watch(ram.base, ram.bytes, Watch::Holes).map_err(cannot("watch the guest's memory"))?;
     device.holes_stay(&ram.file, true).map_err(cannot("forbid to fill holes"))?;
     let _place = take_place(&args.folder)?;
     info!(guest = guest.name, qemu = guest.qemu, bytes = ram.bytes, "armed");

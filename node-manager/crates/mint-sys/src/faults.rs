@@ -9,7 +9,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const API: u64 = 0xaa;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
+const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
+const FEATURE_WP_SHMEM: u64 = 1 << 12;
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const MODE_MISSING: u64 = 1;
+const MODE_WP: u64 = 1 << 1;
+const MODE_MINOR: u64 = 1 << 2;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_REMOVE: u8 = 0x15;
 const USER_MODE_ONLY: libc::c_int = 1;
@@ -31,6 +37,28 @@ pub enum MemoryEvent {
         /// The one after the last.
         end: u64,
     },
+}
+
+/// What of memory is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Who touches a hole waits.
+    Holes,
+    /// The same; and [`crate::Written`] tells which pages are written to.
+    HolesAndWrites,
+    /// Who touches any page waits that was not touched before through this mapping, whatever the
+    /// file has there by now.
+    All,
+}
+
+impl Watch {
+    fn mode(self) -> u64 {
+        match self {
+            Self::Holes => MODE_MISSING,
+            Self::HolesAndWrites => MODE_MISSING | MODE_WP,
+            Self::All => MODE_MISSING | MODE_MINOR,
+        }
+    }
 }
 
 /// A userfaultfd.
@@ -109,7 +137,12 @@ impl Faults {
     /// When the kernel does not know what is wanted of it.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let faults = Self::used(fd);
-        let features = FEATURE_MISSING_SHMEM | FEATURE_EVENT_REMOVE;
+        let features = FEATURE_MISSING_SHMEM
+            | FEATURE_EVENT_REMOVE
+            | FEATURE_MINOR_SHMEM
+            | FEATURE_WP_SHMEM
+            | FEATURE_WP_UNPOPULATED
+            | FEATURE_WP_ASYNC;
         let mut argument = ApiArgument { api: API, features, ioctls: 0 };
         faults.call(UFFDIO_API, &mut argument)?;
         Ok(faults)
@@ -121,13 +154,16 @@ impl Faults {
         Self(File::from(fd))
     }
 
-    /// Watches memory, which is a mapping of a tmpfs file.
+    /// Watches memory, which is a mapping of a tmpfs file, from now on in this way. Who waits
+    /// because of another way before goes on waiting until it is woken ([`Faults::wake`]). The
+    /// kernel leaves a way as it is that has all of the new one: [`Watch::Holes`] changes
+    /// neither of the others.
     ///
     /// # Errors
     /// When it is no such memory.
-    pub fn watch(&self, start: u64, bytes: u64) -> io::Result<()> {
+    pub fn watch(&self, start: u64, bytes: u64, what: Watch) -> io::Result<()> {
         let range = RangeArgument { start, bytes };
-        let mut argument = RegisterArgument { range, mode: MODE_MISSING, ioctls: 0 };
+        let mut argument = RegisterArgument { range, mode: what.mode(), ioctls: 0 };
         self.call(UFFDIO_REGISTER, &mut argument)
     }
 
@@ -219,9 +255,11 @@ fn event(message: &[u8]) -> io::Result<MemoryEvent> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::Written;
 
     const PAGE: usize = 4096;
 
@@ -233,16 +271,28 @@ mod tests {
 
     impl Holes {
         fn new(pages: usize) -> Self {
-            let bytes = pages * PAGE;
             // SAFETY: a mapping without a file, at an address that the kernel chooses; shared
             // ones lie in a tmpfs.
+            unsafe { Self::mapped(pages, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1) }
+        }
+
+        fn of(file: &File, pages: usize) -> Self {
+            // SAFETY: a mapping of a file that is as long, at an address that the kernel chooses.
+            unsafe { Self::mapped(pages, libc::MAP_SHARED, file.as_raw_fd()) }
+        }
+
+        /// # Safety
+        /// That of mmap(2) without an address.
+        unsafe fn mapped(pages: usize, flags: libc::c_int, file: libc::c_int) -> Self {
+            let bytes = pages * PAGE;
+            // SAFETY: the caller's.
             let memory = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
                     bytes,
                     libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                    -1,
+                    flags,
+                    file,
                     0,
                 )
             };
@@ -293,8 +343,66 @@ mod tests {
     fn watched(pages: usize) -> (Holes, Faults) {
         let (holes, faults) = (Holes::new(pages), Faults::own().unwrap());
         _ = holes.memory.expose_provenance();
-        faults.watch(holes.address(0), holes.bytes as u64).unwrap();
+        faults.watch(holes.address(0), holes.bytes as u64, Watch::Holes).unwrap();
         (holes, faults)
+    }
+
+    impl Holes {
+        fn write(&self, page: usize, byte: u8) {
+            // SAFETY: the page is part of the mapping.
+            let at = unsafe { self.memory.add(page * PAGE) };
+            // SAFETY: nobody has a reference to what is in it.
+            unsafe { at.write_volatile(byte) };
+        }
+
+        fn end(&self) -> u64 {
+            self.address(0) + self.bytes as u64
+        }
+    }
+
+    #[test]
+    fn page_that_is_written_to_is_told_once() {
+        let (holes, faults) = watched(8);
+        faults.watch(holes.address(0), holes.bytes as u64, Watch::HolesAndWrites).unwrap();
+        let written = Written::of(std::process::id()).unwrap();
+        for page in 0..4 {
+            faults.copy(holes.address(page), &[1; PAGE]).unwrap();
+        }
+        let all = written.since(holes.address(0), holes.end()).unwrap();
+        assert!(all.iter().any(|range| range.contains(&holes.address(3))), "{all:x?}");
+        assert_eq!(written.since(holes.address(0), holes.end()).unwrap(), []);
+        holes.write(1, 9);
+        holes.write(2, 9);
+        let told = std::slice::from_ref(&(holes.address(1)..holes.address(3))).to_vec();
+        assert_eq!(written.since(holes.address(0), holes.end()).unwrap(), told);
+        assert_eq!(written.since(holes.address(0), holes.end()).unwrap(), []);
+        // one that comes is written, too, and one that was only read is not
+        faults.copy(holes.address(6), &[5; PAGE]).unwrap();
+        assert_eq!(holes.touch(3).join().unwrap(), 1);
+        let told = std::slice::from_ref(&(holes.address(6)..holes.address(7))).to_vec();
+        assert_eq!(written.since(holes.address(0), holes.end()).unwrap(), told);
+    }
+
+    #[test]
+    fn page_that_is_there_waits_too_until_it_may_be_seen() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(2 * PAGE as u64).unwrap();
+        let (holes, faults) = (Holes::of(&file, 2), Faults::own().unwrap());
+        _ = holes.memory.expose_provenance();
+        faults.watch(holes.address(0), holes.bytes as u64, Watch::All).unwrap();
+        file.write_all_at(&[4; PAGE], 0).unwrap();
+        let waits = holes.touch(0);
+        assert_eq!(next(&faults), [MemoryEvent::Fault { address: holes.address(0) }]);
+        // what it waits for is not what is there now
+        file.write_all_at(&[6; PAGE], 0).unwrap();
+        assert!(!waits.is_finished());
+        faults.watch(holes.address(0), holes.bytes as u64, Watch::HolesAndWrites).unwrap();
+        faults.wake(holes.address(0), holes.bytes as u64).unwrap();
+        assert_eq!(waits.join().unwrap(), 6);
+        let hole = holes.touch(1);
+        assert_eq!(next(&faults), [MemoryEvent::Fault { address: holes.address(1) }]);
+        faults.zero(holes.address(1), PAGE as u64).unwrap();
+        assert_eq!(hole.join().unwrap(), 0);
     }
 
     #[test]

@@ -21,10 +21,11 @@ mod process;
 mod reboot;
 mod shared;
 pub mod uapi;
+mod written;
 
 pub use device::{ConsoleChunk, Device, Event, KillReport};
 pub use error::{MoveFailure, SysError, errno_name};
-pub use faults::{Faults, MemoryEvent};
+pub use faults::{Faults, MemoryEvent, Watch};
 pub use inherit::inherited;
 pub use intent::{IntentContent, IntentHolder, IntentLimits, IntentSlot};
 pub use kexec::{load_node_image, unload_node_image};
@@ -33,3 +34,4 @@ pub use memory::{MEMORY_DEVICE, MemoryDevice, TAKE_MAX};
 pub use process::kill_process_group;
 pub use reboot::leave_machine;
 pub use shared::{Plain, shared_words};
+pub use written::Written;
