@@ -147,12 +147,15 @@ def test_split_that_cannot_be_is_refused_and_leaves_nothing(pair: Server, words:
     assert not re.search(r"-wrong$", pair.one.run(f"ls {RAM}", check=False).out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart"])
-def test_node_that_keeps_memory_of_a_guest_does_not_end(pair: Server, big: Guest, verb: str):
-    """It is told how much, and what to do."""
-    with pytest.raises(MintctlError) as caught:
-        pair.mintctl("node", verb, "two")
-    assert caught.value.status == REFUSED and "memory_kept" in caught.value.codes, caught.value
+def test_node_that_keeps_memory_of_a_guest_neither_ends_nor_loses_memory(pair: Server, big: Guest):
+    """It is told how much, and what to do; its own guests stay, too."""
+    with Guest(pair.two, "stays") as stays:
+        stays.start("--no-disk --no-network")
+        for words in (("stop", "two"), ("restart", "two", "--evacuate"), ("resize", "two", "--memory", "-128M")):
+            with pytest.raises(MintctlError) as caught:
+                pair.mintctl("node", *words)
+            assert caught.value.status == REFUSED and "memory_kept" in caught.value.codes, (words, caught.value)
+        assert pair.two.out("virsh domstate stays").strip() == "running"
     goes_on(big, 1)
 
 

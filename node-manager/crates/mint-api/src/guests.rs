@@ -175,6 +175,9 @@ pub struct EvacuateRequest {
     /// The node is to end then: for a minute no guest comes to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ends: bool,
+    /// Also if it keeps memory of other nodes' guests, which is lost when it ends.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// A node without its guests, or the plan of it.

@@ -361,6 +361,9 @@ pub struct ResizeRequest {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// Also take memory from a node that keeps memory of other nodes' guests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// How long the parts of an operation took, in milliseconds; those that were not

@@ -335,6 +335,9 @@ pub struct ResizeArgs {
     /// too little memory stays
     #[arg(long)]
     pub evacuate: bool,
+    /// Also take memory from a node that keeps memory of other nodes' guests
+    #[arg(long)]
+    pub force: bool,
     /// Only check, and say what would be done
     #[arg(long)]
     pub dry_run: bool,

@@ -106,7 +106,13 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
         }
         Request::Kill(node) => nodes::kill(app, op, node).await,
         Request::Remove(node, request) => nodes::remove(app, op, node, request).await,
-        Request::Resize(node, request) => nodes::resize(app, op, node, request).await,
+        Request::Resize(node, request) => {
+            if !request.force && !request.spec.memory.is_empty() {
+                let plan = nodes::plan_resize(&app, node.clone(), request.clone()).await?;
+                keeps::may_lose(&app, &plan.taken).await?;
+            }
+            nodes::resize(app, op, node, request).await
+        }
         Request::Apply(request) => {
             return apply::apply(app, op, request).await.map(|result| value(&result));
         }
@@ -115,6 +121,10 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
             return moved.inspect_err(|error| app.move_metrics.not_done(error));
         }
         Request::Evacuate(node, how) => {
+            if how.ends && !how.force {
+                // before its own guests have gone
+                keeps::may_end(&app, &node).await?;
+            }
             let gone = moves::evacuate(&app, op, &node, &how).await;
             return gone.inspect_err(|error| app.move_metrics.not_done(error));
         }

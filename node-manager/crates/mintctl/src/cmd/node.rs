@@ -29,7 +29,7 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
         }
         NodeCommand::Stop { node: Some(node), all: _, force, evacuate, timeout_s } => {
             let request = StopRequest { timeout_s, force };
-            end(context, &node, "stop", &request, evacuate).await
+            end(context, &node, "stop", &request, evacuate.then_some(force)).await
         }
         NodeCommand::Stop { node: None, timeout_s, .. } => stop_all(context, timeout_s).await,
         NodeCommand::Restart { node, timeout_s, default_image, force, evacuate, wait } => {
@@ -39,13 +39,13 @@ pub async fn run(context: &Context, command: NodeCommand) -> Outcome {
             if !evacuate {
                 return operate(context, &path, &request).await;
             }
-            let gone = rolling::evacuate(context, &node).await?;
+            let gone = rolling::evacuate(context, &node, force).await?;
             gone.bring_back(context, &ask(context, &path, &request).await?).await
         }
         NodeCommand::Kill { node } => operate(context, &path(&node, "kill")?, &json!({})).await,
         NodeCommand::Remove { node, force, to, keep_free, evacuate } => {
             let request = RemoveRequest { force, to, keep_free };
-            end(context, &node, "remove", &request, evacuate).await
+            end(context, &node, "remove", &request, evacuate.then_some(force)).await
         }
         NodeCommand::Resize(args) => change(context, *args).await,
         NodeCommand::List => nodes(context).await,
@@ -114,7 +114,7 @@ async fn change(context: &Context, args: ResizeArgs) -> Outcome {
     if spec.is_empty() {
         return Err(Failure::usage("nothing to change: give --cpus, --memory or --device"));
     }
-    let request = ResizeRequest { spec, dry_run: args.dry_run };
+    let request = ResizeRequest { spec, dry_run: args.dry_run, force: args.force };
     if args.evacuate {
         return resize::resize(context, &args.node, &request).await;
     }
@@ -158,22 +158,20 @@ pub async fn move_device(context: &Context, device: Bdf, to: &str, dry_run: bool
         from: owner.iter().map(u32::to_string).collect(),
         ..ResizeSpec::default()
     };
-    operate(context, &path(to, "resize")?, &ResizeRequest { spec, dry_run }).await
+    operate(context, &path(to, "resize")?, &ResizeRequest { spec, dry_run, force: false }).await
 }
 
-/// Ends a node; with `evacuate` once its guests are elsewhere.
+/// Ends a node; with `evacuate` once its guests are elsewhere, by force or not.
 async fn end(
     context: &Context,
     node: &str,
     verb: &str,
     request: &impl Serialize,
-    evacuate: bool,
+    evacuate: Option<bool>,
 ) -> Outcome {
     let path = path(node, verb)?;
-    if !evacuate {
-        return operate(context, &path, request).await;
-    }
-    let gone = rolling::evacuate(context, node).await?;
+    let Some(force) = evacuate else { return operate(context, &path, request).await };
+    let gone = rolling::evacuate(context, node, force).await?;
     gone.tell(context, &ask(context, &path, request).await?)
 }
 

@@ -32,15 +32,16 @@ pub struct Evacuated {
 /// Moves a node's guests to other nodes.
 ///
 /// # Errors
-/// When it is the node that this runs on, or a guest has no place; then none goes.
-pub async fn evacuate(context: &Context, node: &str) -> Result<Evacuated, Failure> {
+/// When it is the node that this runs on, a guest has no place, or, unless that is insisted on, it
+/// keeps memory of other nodes' guests; then none goes.
+pub async fn evacuate(context: &Context, node: &str, force: bool) -> Result<Evacuated, Failure> {
     let detail: NodeDetail = context.client.get(&path(node, "")?).await?;
     if detail.node.is_self {
         let text = format!("{} is the node that this runs on", detail.node.name);
         let error = ErrorBody::new(ErrorCode::BadRequest, text);
         return Err(error.hint("say it on another node: this command ends with its node").into());
     }
-    let request = EvacuateRequest { ends: true, ..EvacuateRequest::default() };
+    let request = EvacuateRequest { ends: true, force, ..EvacuateRequest::default() };
     let path = path(node, "evacuate")?;
     let result = context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
     Ok(Evacuated { reference: format!("node{}", detail.node.id), result })

@@ -149,6 +149,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
         post_copy_after_s: how.post_copy_after,
         taken: None,
         ends: false,
+        force: false,
     };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;

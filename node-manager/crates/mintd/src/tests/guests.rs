@@ -8,7 +8,7 @@ use axum::Router;
 use axum::http::{Method, Uri};
 use mint_api::{ErrorCode, NodeKeeps};
 use mint_node::fake::FakeMachine;
-use mint_types::RefusalCode;
+use mint_types::{NodeId, RefusalCode, Taken};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
@@ -101,7 +101,26 @@ fn node_that_keeps_memory_of_other_nodes_guests_does_not_end() {
             assert_eq!(refused.refusals[0].code, RefusalCode::MemoryKept, "{refused}");
             assert!(refused.message.contains("keeps 64M of the memory of 1 guests"), "{refused}");
         }
+        // nor do its own guests go first, nor does it lose memory
+        for (verb, what) in [
+            ("evacuate", json!({ "ends": true })),
+            ("resize", json!({ "spec": { "memory": ["-512M"] } })),
+        ] {
+            let path = format!("/v1/nodes/0/{verb}");
+            let refused =
+                daemon.client.post::<Value>(&path, &what).await.map_err(body).unwrap_err();
+            assert_eq!(refused.refusals[0].code, RefusalCode::MemoryKept, "{verb}: {refused}");
+        }
+        let taken = |memory_bytes| [Taken { node: NodeId::ZERO, apic_ids: vec![1], memory_bytes }];
+        keeps::may_lose(&daemon.app, &taken(0)).await.unwrap();
+        let refused = keeps::may_lose(&daemon.app, &taken(256 << 20)).await.unwrap_err();
+        assert!(refused.message.contains("has promised 1G in all: without 256M"), "{refused}");
+        let force = json!({ "spec": { "memory": ["-512M"] }, "force": true });
+        // it is tried: this machine's memory cannot be moved
+        let tried = daemon.operate::<Value>("/v1/nodes/0/resize", &force).await;
+        assert_eq!(tried.unwrap_err().refusals[0].code, RefusalCode::MemoryBusy);
         kept.store(0, Ordering::Relaxed);
         keeps::may_end(&daemon.app, "0").await.unwrap();
+        keeps::may_lose(&daemon.app, &taken(256 << 20)).await.unwrap();
     });
 }
