@@ -39,7 +39,7 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
 MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture)
-$(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/rig/marker.h $(BUILD)/uapi/made
+$(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/micro/vcpu-loop.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
 

@@ -44,6 +44,7 @@
 
 #define PROGRAM	"paging"
 #define USAGE	"paging seconds=N pages=N resident=N threads=N vcpus=N reads=N file=PATH pause_us=N stall_s=N take=0|1 seed=N"
+#include "vcpu-loop.h"
 #include "words.h"
 
 #define PAGE		4096ul
@@ -75,11 +76,6 @@ static const struct number numbers[] = {
 };
 
 static const struct text texts[] = { { "file", &ask.file }, { } };
-
-/* What a vCPU tells; its layout is known to the loop below. */
-struct told {
-	uint32_t rounds, page, found[3], expected;
-};
 
 enum kind { THREAD, VCPU, READ };
 
@@ -315,52 +311,6 @@ static void make_file(void)
 }
 
 /* --- vCPUs */
-
-/*
- * 32 bits, flat, no paging. esi: its pages; edi: what they hold; ecx: how many, less one; ebx:
- * a random number; esp: its struct told. Ends with an OUT when a page holds something else.
- */
-extern const unsigned char loop_begin[], loop_end[];
-asm(".pushsection .rodata\n"
-    ".code32\n"
-    "loop_begin:\n"
-    "1:	imul $1664525, %ebx, %ebx\n"
-    "	add $1013904223, %ebx\n"
-    "	mov %ebx, %eax\n"
-    "	shr $8, %eax\n"
-    "	and %ecx, %eax\n"
-    "	mov %eax, %edx\n"
-    "	shl $12, %edx\n"
-    "	add %esi, %edx\n"
-    "	mov (%edi,%eax,4), %ebp\n"
-    "	cmp %ebp, (%edx)\n"
-    "	jne 2f\n"
-    "	cmp %ebp, 2048(%edx)\n"
-    "	jne 2f\n"
-    "	cmp %ebp, 4092(%edx)\n"
-    "	jne 2f\n"
-    "	inc %ebp\n"
-    "	mov %ebp, (%edx)\n"
-    "	mov %ebp, 2048(%edx)\n"
-    "	mov %ebp, 4092(%edx)\n"
-    "	mov %ebp, (%edi,%eax,4)\n"
-    "	incl (%esp)\n"
-    "	jmp 1b\n"
-    "2:	mov %eax, 4(%esp)\n"
-    "	mov %ebp, 20(%esp)\n"
-    "	mov (%edx), %eax\n"
-    "	mov %eax, 8(%esp)\n"
-    "	mov 2048(%edx), %eax\n"
-    "	mov %eax, 12(%esp)\n"
-    "	mov 4092(%edx), %eax\n"
-    "	mov %eax, 16(%esp)\n"
-    "	mov $0x10, %dx\n"
-    "	out %al, (%dx)\n"
-    "	hlt\n"
-    "loop_end:\n"
-    ".code64\n"
-    ".popsection\n");
-_Static_assert(offsetof(struct told, expected) == 20, "the loop knows where it is");
 
 static struct told *told_of(const struct writer *writer)
 {
