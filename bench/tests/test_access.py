@@ -88,6 +88,8 @@ def test_no_node_touches_what_it_does_not_own(own_machine):
         )
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_ram_below_1_mib_and_quiet_ram_of_peers_stay(bare: Server):
     """A node starts, works, crashes, starts again and goes: other RAM is as it was.
 

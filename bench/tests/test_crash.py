@@ -130,6 +130,8 @@ def kill_hung(server: Server, events: Events, begin: float) -> None:
     assert all("parked" in cpu["flags"] for cpu in cores), cores
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_hung_node1_is_reported_killed_and_started_again(watched):
     """Every core of node 1 spins with interrupts off: `hung` is reported, node kill parks it."""
     server, events = watched
@@ -152,6 +154,8 @@ def test_node1_that_takes_no_nmi_is_parked_by_init(watched):
     server.wait_mintd(server.one)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_kill_of_node1_during_its_guest_and_disk_writes(watched):
     """node kill while node 1 runs a guest and writes its disk; it starts again and runs a guest again."""
     server, _ = watched

@@ -108,6 +108,8 @@ def test_node_whose_guestd_is_down_is_named_and_comes_back_after_a_kill(pair: Se
     pair.zero.wait("its answer", answers)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_running_guest_moves_to_another_node_and_back(pair: Server):
     """vm migrate of a guest that writes and compares its disk, from node 1 to node 2 and back, asked for on node 0."""
     with Guest(pair.one, "mover") as here, Guest(pair.two, "mover") as there:

@@ -51,6 +51,8 @@ def send(here: Guest, there: Guest) -> None:
     there.wait_line(f"got {sent}", 120)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guests_on_all_nodes_have_console_disk_and_network(busy_peers: Server, outliving: LoadUntilEnd):
     """virsh start on three nodes, of two vCPUs on node 1: each guest's console answers, it writes and verifies its
     disk, it reaches its node; one sends to a guest on another node; then all three count on together."""

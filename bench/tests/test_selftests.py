@@ -49,6 +49,8 @@ def stress_ng(node: Node) -> Iterator[str]:
         node.run("rm -rf /root/stress-ng")
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_stress_ng_passes_inside_a_node_beside_busy_peers(busy_peers: Server):
     """Cores, memory, disk and hotplug of node 1 under stress at a time: all that it computes and stores is right,
     nobody notices."""

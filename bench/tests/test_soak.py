@@ -34,6 +34,8 @@ def start_again_and_again(server: Server, starts: int, where: str) -> None:
     assert server.nodes()[1].boots == starts
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_kernels_stay_as_their_images(bare: Server):
     """Node 0's, and node 1's over three starts."""
     start_again_and_again(bare, 3, "this machine")

@@ -174,6 +174,7 @@ class Kills:
 
 
 @pytest.mark.soak
+@pytest.mark.soak_only
 def test_kills_at_any_change_lose_nothing(worn_peers: tuple[Server, list[Busy]], request: pytest.FixtureRequest):
     """After each kill that hits, and the doctor's repair: nothing is between owners, nothing is gone, every node
     works; a guest on node 0 never notices. --stress-rounds kills hit."""

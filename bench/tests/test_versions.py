@@ -58,6 +58,8 @@ def work_together(server: Server) -> None:
         assert re.search(r"\b0% packet loss", text), text
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_older_kernels_run_beside_a_newer_node0(own_machine):
     """Node 0 is the newer one; node 1 is older, node 2 as new as node 0."""
     server = own_machine(MachineConfig("grown", flavour="grown"))
