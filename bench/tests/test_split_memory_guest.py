@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests whose memory is split over nodes: larger than what their node has for them."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -168,14 +169,31 @@ def test_split_guest_does_not_move_yet(pair: Server, big: Guest):
     goes_on(big, 1)
 
 
+def test_what_a_node_keeps_of_a_guest_goes_to_another_node(pair: Server, big: Guest):
+    """mintctl memory evacuate two: node 0 keeps it then, and the guest goes on meanwhile; node 2 may end."""
+    before = kept_bytes(pair.two)
+    assert before > 0 and not kept_bytes(pair.zero)
+    job = pair.zero.start("mintctl memory evacuate two --json", LIMIT_S)
+    goes_on(big, 1)
+    result = job.wait()
+    assert result.status == 0, result
+    assert [(gone["name"], gone["to"]) for gone in json.loads(result.out)["kept"]] == [("big", "node0")]
+    assert pair.two.out(f"ls {STORE}") == "" and kept_bytes(pair.zero) > before - 2 * MAIN
+    assert [host["node"] for host in pair.mintctl("vm", "memory", "big")["hosts"]] == ["node0"]
+    goes_on(big)
+    pair.mintctl("node", "restart", "two")
+    goes_on(big, 1)
+
+
 def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair: Server, big: Guest, shared: Shared):
     """Its memory would be zeros where it is elsewhere: it is ended, and has read none."""
     folder = pair.one.out("dirname $(grep -l '\"big\"' /run/mint/ram/guests/*/guest.json)")
-    assert kept_bytes(pair.two) > 0
+    assert kept_bytes(pair.two) + kept_bytes(pair.zero) > 0
     pair.one.run("kill -9 $(pgrep -x mint-keeper) $(pgrep -x mint-pager)")
     pair.one.wait("it is ended", "virsh domstate big | grep -q 'shut off'", LIMIT_S)
     assert "FAIL" not in big.log(), big.log()[-500:]
     pair.one.wait("nothing is left of it", f"[ ! -e {folder} ]", 60)
-    pair.two.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
+    for node in (pair.zero, pair.two):
+        node.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
     assert "cannot go on" in pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
     shared.end()

@@ -178,6 +178,9 @@ pub struct EvacuateRequest {
     /// Also if it keeps memory of other nodes' guests, which is lost when it ends.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
+    /// Not its guests go, but what it keeps of the memory of other nodes' guests.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// A node without its guests, or the plan of it.
@@ -191,6 +194,30 @@ pub struct EvacuateResult {
     /// Guests that stay, with other CPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repinned: Vec<VmPins>,
+    /// Guests of other nodes whose memory it kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptGone>,
+}
+
+/// What a node kept of a guest of another node is elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KeptGone {
+    /// The guest's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// The node that keeps it now; none if it was on its way already.
+    #[serde(default)]
+    pub to: Option<String>,
+}
+
+/// A node is to keep nothing of a guest any more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostLeaves {
+    /// Id of the node.
+    #[schema(value_type = u32)]
+    pub host: NodeId,
 }
 
 /// Other CPUs for a guest.

@@ -32,8 +32,8 @@ pub use client::{ByteReader, Client, LineReader};
 pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
-    DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, ImportRequest,
-    MigrateFigures, MigrateRequest, MigrateResult, PinRequest, ResizePlan, SilentNode,
+    DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, HostLeaves, ImportRequest,
+    KeptGone, MigrateFigures, MigrateRequest, MigrateResult, PinRequest, ResizePlan, SilentNode,
     UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
 };
 pub use machine::{

@@ -152,7 +152,8 @@ impl Places {
                 if let Some(closed) = closed.filter(|_| request.ends) {
                     closed.stay(ENDS_WITHIN);
                 }
-                let result = EvacuateResult { node: self.here.id, vms, repinned: Vec::new() };
+                let (repinned, kept) = (Vec::new(), Vec::new());
+                let result = EvacuateResult { node: self.here.id, vms, repinned, kept };
                 Line::Result(json!(result))
             }
             Err(error) => Line::Error(error),

@@ -7,19 +7,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ClientError, ErrorBody, ErrorCode, NodeKeeps, STORE_PORT};
+use mint_api::{
+    ClientError, ErrorBody, ErrorCode, EvacuateResult, HostLeaves, KeptGone, Line, NodeKeeps,
+    NodeView, STORE_PORT,
+};
+use mint_serve::lines::Lines;
 use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, ServerAddress};
 use mint_types::{Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::app::App;
+use crate::app::{App, client_error, path_of};
+use crate::memory::text;
 
 /// Between looks at who has a lease.
 const LOOK: Duration = Duration::from_secs(10);
 /// What this node keeps for itself.
 const RESERVE_BYTES: u64 = 64 << 20;
 const PATH: &str = "/v1/leases";
+/// Between looks at what goes elsewhere, and how long it may stand still.
+const GOES_POLL: Duration = Duration::from_millis(500);
+const STALLED: Duration = Duration::from_secs(120);
 
 /// A guest of another node may keep pages here.
 ///
@@ -64,6 +73,64 @@ pub(crate) async fn end(app: &App, end: &LeaseEnd) -> Result<(), ErrorBody> {
     ended.map(drop).map_err(store_error)
 }
 
+/// What this node keeps of guests of other nodes goes to others; this waits until it is gone.
+///
+/// # Errors
+/// When no other node has room for what it keeps of a guest, or it does not get on: what is gone by
+/// then stays gone, what is on its way goes on.
+pub(crate) async fn evacuate(app: &App, lines: &Lines) -> Result<EvacuateResult, ErrorBody> {
+    let (here, nodes) = (app.here().await?, app.nodes().await?);
+    let (mut leaving, mut kept) = (Vec::new(), Vec::new());
+    for lease in list(app).await? {
+        let is_main = |node: &&NodeView| {
+            node.id.as_u32() == lease.main.node && node.boots == lease.main.boots
+        };
+        // that of a guest that is no more ends by itself
+        let Some(main) = nodes.iter().find(is_main) else { continue };
+        let path = path_of(None, main.id);
+        let path = format!("{path}/vms/{}/memory/leave", text(&lease.uuid));
+        let leaves = HostLeaves { host: here.id };
+        let gone: KeptGone = app.mintd.post(&path, &leaves).await.map_err(client_error)?;
+        let (name, bytes) = (&gone.name, format_bytes(lease.kept_bytes));
+        let to = gone.to.as_deref().unwrap_or("another node already");
+        let what = format!("{} keeps {bytes} of guest {name}, which go to {to}", here.name);
+        lines.send(&Line::Progress(what)).await;
+        leaving.push((lease.uuid, lease.secret));
+        kept.push(gone);
+    }
+    let (mut last, mut since) = (u64::MAX, Instant::now());
+    loop {
+        let is_leaving = |lease: &&LeaseView| leaving.contains(&(lease.uuid, lease.secret));
+        let all = list(app).await?;
+        let left: Vec<&LeaseView> = all.iter().filter(is_leaving).collect();
+        if left.is_empty() {
+            return Ok(EvacuateResult {
+                node: here.id,
+                vms: Vec::new(),
+                repinned: Vec::new(),
+                kept,
+            });
+        }
+        let bytes = left.iter().map(|lease| lease.kept_bytes).fold(0, u64::saturating_add);
+        if bytes != last {
+            let what = format!("{} are left on {}", format_bytes(bytes), here.name);
+            lines.send(&Line::Progress(what)).await;
+            (last, since) = (bytes, Instant::now());
+        }
+        if since.elapsed() > STALLED {
+            let what = format!(
+                "{} keeps {} still: no less since {} s",
+                here.name,
+                format_bytes(bytes),
+                STALLED.as_secs()
+            );
+            let hint = "mintctl vm memory GUEST tells where its chunks are; it goes on, ask again";
+            return Err(ErrorBody::new(ErrorCode::Failed, what).hint(hint));
+        }
+        sleep(GOES_POLL).await;
+    }
+}
+
 /// What this node has promised to guests of other nodes, and does not keep yet; nothing where no
 /// memory server answers.
 pub(crate) async fn promised_bytes(app: &App) -> u64 {
@@ -96,7 +163,7 @@ async fn list(app: &App) -> Result<Vec<LeaseView>, ErrorBody> {
 /// Ends leases of guests that cannot be any more, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
-        tokio::time::sleep(LOOK).await;
+        sleep(LOOK).await;
         // nobody has a lease where no memory server runs
         let Ok(given) = list(&app).await else { continue };
         if given.is_empty() {

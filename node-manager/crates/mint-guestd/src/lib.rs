@@ -17,6 +17,7 @@ mod copies;
 mod evacuate;
 mod facts;
 mod gate;
+mod hosts;
 mod hypervisor;
 mod image;
 mod import;

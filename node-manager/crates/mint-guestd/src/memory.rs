@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use mint_api::{ClientError, ErrorBody, ErrorCode, NodeView, VmMemory, VmMemoryHost};
 use mint_guests::domain::Domain;
-use mint_guests::split::{Share, Split};
+use mint_guests::split::Split;
 use mint_split::{
     Lease, LeaseEnd, MemoryView, NodeStart, PAGE_BYTES, Server, ServerAddress, SplitGuest, Uuid,
     limit_bytes,
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_secs(3);
 /// Of a main host that is a guest's first.
 const FIRST_EPOCH: u64 = 1;
 
-fn failed(text: impl std::fmt::Display) -> ErrorBody {
+pub(crate) fn failed(text: impl std::fmt::Display) -> ErrorBody {
     ErrorBody::new(ErrorCode::Failed, text)
 }
 
@@ -91,19 +91,10 @@ async fn begin_with(
 ) -> Result<(), ErrorBody> {
     let nodes = app.nodes().await?;
     for share in &split.shares {
-        let lease = lease(guest, split, share, main)?;
-        let path = format!("{}/leases", host(&nodes, &share.node)?);
-        let (secret, limit_bytes) = (lease.secret, lease.limit_bytes);
-        let address = match app.mintd.post::<ServerAddress>(&path, &lease).await {
-            Ok(given) => given.address,
-            Err(error) => {
-                // it may have been given, and the answer was lost
-                let end = LeaseEnd { uuid: guest.uuid, secret };
-                _ = app.mintd.post::<Value>(&format!("{path}/end"), &end).await;
-                return Err(client_error(error));
-            }
-        };
-        guest.servers.push(Server { node: share.node.clone(), address, secret, limit_bytes });
+        let limit_bytes = limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes);
+        let lease = lease(guest, random_secret()?, limit_bytes, main);
+        let path = host(&nodes, &share.node)?;
+        guest.servers.push(ask(app, &path, &share.node, &lease).await?);
     }
     let folder = folder(app, guest);
     write(&folder, guest)
@@ -113,30 +104,58 @@ async fn begin_with(
     Ok(())
 }
 
-fn lease(
-    guest: &SplitGuest,
-    split: &Split,
-    share: &Share,
-    main: NodeStart,
-) -> Result<Lease, ErrorBody> {
+/// A memory server with a lease.
+///
+/// # Errors
+/// When the node, whose path that is, gives none: it has none then, also if its answer was lost.
+pub(crate) async fn ask(
+    app: &App,
+    path: &str,
+    node: &str,
+    lease: &Lease,
+) -> Result<Server, ErrorBody> {
+    match app.mintd.post::<ServerAddress>(&format!("{path}/leases"), lease).await {
+        Ok(given) => Ok(Server {
+            node: node.to_owned(),
+            address: given.address,
+            secret: lease.secret,
+            limit_bytes: lease.limit_bytes,
+            leaves: false,
+        }),
+        Err(error) => {
+            if !lease.stays {
+                let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret };
+                _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
+            }
+            Err(client_error(error))
+        }
+    }
+}
+
+/// What a memory server wants to hear of a guest.
+pub(crate) fn random_secret() -> Result<[u8; 16], ErrorBody> {
     let mut secret = [0; 16];
     let random = fs::File::open("/dev/urandom").and_then(|mut random| {
         use std::io::Read;
         random.read_exact(&mut secret)
     });
     random.map_err(|error| failed(format_args!("no random numbers: {error}")))?;
-    Ok(Lease {
-        uuid: guest.uuid,
-        secret,
-        epoch: guest.epoch,
-        memory_bytes: guest.memory_bytes,
-        limit_bytes: limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes),
-        main,
-    })
+    Ok(secret)
+}
+
+/// A lease for a guest of this node, which began to run at that start.
+pub(crate) fn lease(
+    guest: &SplitGuest,
+    secret: [u8; 16],
+    limit_bytes: u64,
+    main: NodeStart,
+) -> Lease {
+    let SplitGuest { uuid, epoch, memory_bytes, .. } = *guest;
+    Lease { uuid, secret, epoch, memory_bytes, limit_bytes, main, stays: false }
 }
 
 /// Path of a node that is to keep pages.
-fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
+pub(crate) fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
     let is_it = |node: &&NodeView| node.name == name || node.id.to_string() == name;
     match nodes.iter().find(is_it) {
         Some(node) if !node.is_self => Ok(path_of(None, node.id)),
@@ -205,18 +224,13 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
     let (folder, guest) = found.ok_or_else(|| {
         failed(format_args!("the memory of guest {} is not split over several nodes", facts.name))
     })?;
-    let asked = timeout(TOLD_WITHIN, async {
-        let mut answer = Vec::new();
-        let mut pager = UnixStream::connect(folder.join("pager.sock")).await?;
-        pager.read_to_end(&mut answer).await?;
-        Ok::<MemoryView, io::Error>(serde_json::from_slice(&answer)?)
-    });
-    let view = asked.await.map_err(io::Error::from).and_then(|view| view).map_err(|error| {
+    let view = view(&folder).await.map_err(|error| {
         failed(format_args!("the pager of guest {} does not answer: {error}", guest.name))
             .hint("its keeper starts it again; mintctl vm memory tells more in a moment")
     })?;
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    let hosts = guest.servers.iter().zip(&view.servers).map(|(server, view)| VmMemoryHost {
+    let hosts = guest.servers.iter().zip(&view.servers).filter(|(server, _)| !server.is_over());
+    let hosts = hosts.map(|(server, view)| VmMemoryHost {
         node: server.node.clone(),
         limit_bytes: server.limit_bytes,
         chunks: view.chunks,
@@ -243,6 +257,20 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
         lost_bytes: bytes(view.lost_pages),
         hosts: hosts.collect(),
     })
+}
+
+/// What a guest's pager says of its pages.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) async fn view(folder: &Path) -> io::Result<MemoryView> {
+    let asked = timeout(TOLD_WITHIN, async {
+        let mut answer = Vec::new();
+        let mut pager = UnixStream::connect(folder.join("pager.sock")).await?;
+        pager.read_to_end(&mut answer).await?;
+        Ok::<MemoryView, io::Error>(serde_json::from_slice(&answer)?)
+    });
+    asked.await.map_err(io::Error::from)?
 }
 
 /// A guest's QEMU has ended, libvirt says.
@@ -329,7 +357,7 @@ async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
 }
 
 /// Those of this node that have a folder, with it.
-fn known(app: &App) -> Vec<(PathBuf, SplitGuest)> {
+pub(crate) fn known(app: &App) -> Vec<(PathBuf, SplitGuest)> {
     let Ok(entries) = fs::read_dir(app.host.path(FOLDER)) else { return Vec::new() };
     let guest = |path: PathBuf| {
         let text = fs::read(path.join("guest.json")).ok()?;
@@ -339,7 +367,7 @@ fn known(app: &App) -> Vec<(PathBuf, SplitGuest)> {
 }
 
 /// Whether that QEMU is there: its number may be another process's by now.
-fn runs(app: &App, guest: &SplitGuest) -> bool {
+pub(crate) fn runs(app: &App, guest: &SplitGuest) -> bool {
     let line = fs::read(app.host.path(&format!("/proc/{}/cmdline", guest.qemu)));
     let uuid = text(&guest.uuid);
     line.is_ok_and(|line| line.windows(uuid.len()).any(|part| part == uuid.as_bytes()))
@@ -349,7 +377,7 @@ fn folder(app: &App, guest: &SplitGuest) -> PathBuf {
     app.host.path(FOLDER).join(format!("{}.{}", text(&guest.uuid), guest.qemu))
 }
 
-fn write(folder: &Path, guest: &SplitGuest) -> io::Result<()> {
+pub(crate) fn write(folder: &Path, guest: &SplitGuest) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // nobody looks before it is whole
     let new = folder.join("guest.json.new");
@@ -385,7 +413,7 @@ fn uuid_of(domain: &Domain) -> Result<Uuid, ErrorBody> {
 }
 
 /// As libvirt writes it.
-fn text(uuid: &Uuid) -> String {
+pub(crate) fn text(uuid: &Uuid) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or_default();
     [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, Line, MigrateRequest, NodeKeeps, VmList,
-    VmMemory, VmVerb, VmView, vm_path,
+    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, KeptGone, Line, MigrateRequest,
+    NodeKeeps, VmList, VmMemory, VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::app::{App, client_error, path_of};
 use crate::wire::{Arrived, Told};
 use crate::{
-    arrivals, console, evacuate, import, leases, memory, migrate, own, pins, vacate, wide,
+    arrivals, console, evacuate, hosts, import, leases, memory, migrate, own, pins, vacate, wide,
 };
 
 /// A guest's XML, twice, is the largest that is sent.
@@ -40,6 +40,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/memory", get(own_memory))
+        .route("/v1/local/vms/{vm}/memory/leave", post(leave_memory))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/pins", post(set_pins))
@@ -171,6 +172,15 @@ async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure>
         let way = vacate::way(&app, taken).await?;
         return Ok(lines::respond(move |lines| way.go(app, request, lines)));
     }
+    if request.memory {
+        return Ok(lines::respond(move |lines| async move {
+            let line = match leases::evacuate(&app, &lines).await {
+                Ok(result) => Line::Result(json!(result)),
+                Err(error) => Line::Error(error),
+            };
+            lines.send(&line).await;
+        }));
+    }
     let closed = (!request.dry_run).then(|| app.gate.close());
     let places = evacuate::places(&app).await?;
     Ok(lines::respond(move |lines| places.go(app, request, lines, closed)))
@@ -192,6 +202,14 @@ async fn give_lease(State(app): Shared, body: String) -> Result<Json<ServerAddre
 async fn end_lease(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
     leases::end(&app, &parse(&body)?).await?;
     Ok(Json(json!({})))
+}
+
+async fn leave_memory(
+    State(app): Shared,
+    Path(vm): Path<String>,
+    body: String,
+) -> Result<Json<KeptGone>, Failure> {
+    Ok(Json(hosts::leave(&app, vm, parse(&body)?).await?))
 }
 
 /// Of libvirt's hook, which mintd does not pass on.

@@ -144,6 +144,6 @@ impl Way {
                 if gone.is_empty() { error } else { error.hint(gone.join(", ")) }
             })?;
         }
-        Ok(EvacuateResult { node: self.places.here.id, vms, repinned: self.pins })
+        Ok(EvacuateResult { node: self.places.here.id, vms, repinned: self.pins, kept: Vec::new() })
     }
 }

@@ -31,7 +31,7 @@ use crate::ram::{Ram, RamError, in_maps};
 const AGAIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// Files of the folder that are the pager's alone.
-const DATA: [&str; 5] = ["copies", "places", "subs", "pager.sock", PAGER_PID];
+const DATA: [&str; 6] = ["copies", "places", "subs", "pager.sock", "again.sock", PAGER_PID];
 const PAGER_PID: &str = "pager.pid";
 const LOCK: &str = "keeper.lock";
 

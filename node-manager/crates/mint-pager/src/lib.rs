@@ -14,4 +14,4 @@ mod step;
 pub use file::{GuestMemory, Took};
 pub use memory::Memory;
 pub use pager::{Budget, Done, Fault, Order, Pager, PagerError, Sub};
-pub use run::{FilePager, Server, run};
+pub use run::{FilePager, Reread, Server, Servers, Sockets, run};

@@ -7,12 +7,14 @@ use std::fs::{File, OpenOptions, remove_file};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use mint_pager::{Budget, FilePager, GuestMemory, Server, Sub, Took, run};
+use mint_pager::{
+    Budget, FilePager, GuestMemory, Reread, Server, Servers, Sockets, Sub, Took, run,
+};
 use mint_split::{Fifo, Frame, PAGE_BYTES, Places, SplitGuest};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
 use tracing::{error, info};
@@ -63,8 +65,7 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let device = MemoryDevice::opened(inherited(args.device)?);
     let qemu = inherited(args.qemu)?;
     let ram = File::from(inherited(args.ram)?);
-    let guest: SplitGuest =
-        serde_json::from_slice(&std::fs::read(args.folder.join("guest.json"))?)?;
+    let guest = read(&args.folder)?;
     let geometry = guest.geometry()?;
     let copies = OpenOptions::new().read(true).write(true).open(args.folder.join("copies"))?;
     let words = shared_words(&args.folder.join("places"), usize::try_from(geometry.pages())?)?;
@@ -82,24 +83,38 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let budget = Budget { pages: guest.budget_pages(), leaving_pages: guest.leaving_pages() };
     let chunks = usize::try_from(geometry.chunks())?;
-    let servers = guest.servers.iter();
-    let subs: Vec<Sub> =
-        servers.map(|server| Sub { limit_pages: server.limit_bytes / PAGE_BYTES }).collect();
+    let its = servers(&guest);
+    let subs: Vec<Sub> = its.iter().map(|(_, sub)| *sub).collect();
     let pager: FilePager = FilePager::new(places, memory, Fifo::new(chunks), budget, &subs)?;
-    let socket = args.folder.join("pager.sock");
-    _ = remove_file(&socket);
-    let status = UnixListener::bind(&socket)?;
+    let bind = |name: &str| {
+        let socket = args.folder.join(name);
+        _ = remove_file(&socket);
+        UnixListener::bind(&socket)
+    };
+    let sockets = Sockets { status: bind("pager.sock")?, again: bind("again.sock")? };
     // whom the pager before has heard of and not answered looks again, and is told again
     faults.wake(base, pages * PAGE_BYTES)?;
     info!(guest = guest.name, pages, counts = ?pager.places().counts(), "begins");
-    let servers = guest.servers.iter().map(|server| Server {
-        address: server.address,
-        hello: Frame::Hello {
+    let folder = args.folder.clone();
+    let reread: Reread = Box::new(move || Ok(servers(&read(&folder)?)));
+    Ok(run(pager, &faults, &qemu, its, reread, sockets)?)
+}
+
+fn read(folder: &Path) -> io::Result<SplitGuest> {
+    Ok(serde_json::from_slice(&std::fs::read(folder.join("guest.json"))?)?)
+}
+
+/// A guest's memory servers.
+fn servers(guest: &SplitGuest) -> Servers {
+    let each = guest.servers.iter().map(|server| {
+        let hello = Frame::Hello {
             uuid: guest.uuid,
             secret: server.secret,
             epoch: guest.epoch,
             memory_bytes: guest.memory_bytes,
-        },
+        };
+        let sub = Sub { limit_pages: server.limit_bytes / PAGE_BYTES, leaves: server.leaves };
+        (Server { address: server.address, hello, is_over: server.is_over() }, sub)
     });
-    Ok(run(pager, &faults, &qemu, servers.collect(), status)?)
+    each.collect()
 }

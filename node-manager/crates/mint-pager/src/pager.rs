@@ -4,7 +4,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
-use std::io;
 use std::ops::Range;
 
 use mint_split::{
@@ -13,21 +12,11 @@ use mint_split::{
 
 use crate::memory::Memory;
 
-/// A memory server, as the pager knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sub {
-    /// Pages that it may keep of the guest.
-    pub limit_pages: u64,
-}
+mod leave;
+mod room;
 
-/// What a guest may have on its main host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Budget {
-    /// Pages of memory; a chunk more while one comes.
-    pub pages: u64,
-    /// Of these, as many as may be on their way to memory servers.
-    pub leaving_pages: u64,
-}
+pub use room::{Budget, PagerError, Sub};
+use room::{SubState, room};
 
 /// What is to be said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,37 +36,6 @@ pub struct Fault {
     pub lost: Vec<PageNo>,
 }
 
-/// The pager cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum PagerError {
-    /// There is less room than the guest has memory.
-    #[error("room for chunks of {room_pages} pages in all, for a guest of {pages} pages")]
-    Room {
-        /// On all hosts.
-        room_pages: u64,
-        /// Of the guest.
-        pages: u64,
-    },
-    /// Less than a chunk stays, or leaves.
-    #[error("a budget of {0} pages is too small: want four chunks of {1} pages")]
-    Budget(u64, u64),
-    /// Pages that were leaving are neither here nor have they a copy.
-    #[error("{} pages that were leaving have no copy, the first is {}", .0.len(), .0[0])]
-    Copies(Vec<PageNo>),
-    /// The kernel.
-    #[error("the guest's memory")]
-    Memory(#[from] io::Error),
-}
-
-struct SubState {
-    room_chunks: u64,
-    /// Chunks of which pages are there, on their way there or back.
-    used_chunks: u64,
-    is_connected: bool,
-    /// While it lists what it has: those that should be there and were not named yet.
-    unlisted: Option<BTreeSet<PageNo>>,
-}
-
 /// The pager of one guest.
 pub struct Pager<'a, M, V> {
     places: Places<'a>,
@@ -87,6 +45,10 @@ pub struct Pager<'a, M, V> {
     subs: Vec<SubState>,
     /// Pages that somebody waits for and that there is no room for yet.
     waiting: VecDeque<PageNo>,
+    /// Chunks that come to go elsewhere, and that nobody waits for.
+    draining: BTreeSet<ChunkNo>,
+    /// How far that has come.
+    drained_to: u64,
     done: Done,
 }
 
@@ -114,30 +76,12 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         subs: &[Sub],
     ) -> Result<Self, PagerError> {
         let geometry = places.geometry();
-        let chunk = geometry.chunk_pages();
-        // one chunk comes while another leaves, and something stays
-        if budget.pages < 4 * chunk
-            || budget.leaving_pages < chunk
-            || budget.leaving_pages > budget.pages / 2
-        {
-            return Err(PagerError::Budget(budget.pages, chunk));
-        }
-        // a memory server has room for all of a chunk that it has something of
-        let stays = (budget.pages - budget.leaving_pages) / chunk - 1;
-        let chunks =
-            subs.iter().map(|sub| sub.limit_pages / chunk).fold(stays, u64::saturating_add);
-        if chunks < geometry.chunks() {
-            return Err(PagerError::Room { room_pages: chunks * chunk, pages: geometry.pages() });
-        }
-        let state = |sub: &Sub| SubState {
-            room_chunks: sub.limit_pages / chunk,
-            used_chunks: 0,
-            is_connected: false,
-            unlisted: None,
-        };
-        let subs = subs.iter().map(state).collect();
+        room(geometry, budget, subs)?;
+        let subs = subs.iter().map(|sub| SubState::new(sub, geometry.chunk_pages())).collect();
         let (waiting, done) = (VecDeque::new(), Done::default());
-        let mut pager = Self { places, memory, victims, budget, subs, waiting, done };
+        let (draining, drained_to) = (BTreeSet::new(), 0);
+        let mut pager =
+            Self { places, memory, victims, budget, subs, waiting, draining, drained_to, done };
         pager.settle()?;
         for chunk in (0..geometry.chunks()).map(ChunkNo) {
             if pager.places.local_in(chunk) > 0 {
@@ -363,7 +307,11 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         }
         match self.places.fault(page) {
             // no page of the guest: nobody can wait for it
-            None | Some(Answer::Wait) => {}
+            None => {}
+            Some(Answer::Wait) => {
+                // it comes for itself from now on
+                self.draining.remove(&self.places.geometry().chunk_of(page));
+            }
             Some(Answer::Wake) => self.memory.wake(page)?,
             Some(Answer::Zero) => {
                 self.memory.fill(page, None)?;
@@ -404,8 +352,10 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             here.push((page, version));
         }
         if !here.is_empty() {
-            self.has_come(self.places.geometry().chunk_of(pages.first), from);
+            let chunk = self.places.geometry().chunk_of(pages.first);
+            self.has_come(chunk, from);
             orders.push(Order { to: from, frame: Frame::Drop(here) });
+            self.pass_on(chunk, orders)?;
         }
         Ok(())
     }
@@ -460,7 +410,13 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             }
             self.make_room(orders)?;
         }
-        Ok(())
+        self.drain(orders)
+    }
+
+    /// Whether a chunk more may be on its way to memory servers.
+    fn may_leave(&self) -> bool {
+        let chunk = self.places.geometry().chunk_pages();
+        self.places.counts().leaving + chunk <= self.budget.leaving_pages
     }
 
     /// Takes chunks out until what is left, and is leaving, is within the budget.
@@ -471,9 +427,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         loop {
             let counts = self.places.counts();
             let is_enough = counts.local + counts.coming <= stays;
-            if is_enough
-                || counts.leaving + self.places.geometry().chunk_pages() > self.budget.leaving_pages
-            {
+            if is_enough || !self.may_leave() {
                 break;
             }
             let Some(chunk) = self.victims.next() else { break };
@@ -497,6 +451,10 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             return Ok(false);
         }
         let is_there = self.places.sub_with(chunk);
+        // the rest of it comes first, if there is room for that
+        if is_there.is_some_and(|sub| self.leaves(sub)) && self.has_room() {
+            return Ok(false);
+        }
         let Some(to) = is_there.or_else(|| self.roomiest()) else { return Ok(false) };
         // what the guest has given back does not go: without a copy it would be taken for lost
         for page in self.places.geometry().pages_of(chunk).map(PageNo) {
@@ -528,7 +486,8 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
     /// Where a chunk goes that is all here: one with a connection, and then the most room.
     fn roomiest(&self) -> Option<SubNo> {
         let room = |sub: &SubState| sub.room_chunks.saturating_sub(sub.used_chunks);
-        let subs = (0..).map(SubNo).zip(&self.subs).filter(|(_, state)| room(state) > 0);
+        let has_some = |state: &SubState| room(state) > 0 && !state.leaves;
+        let subs = (0..).map(SubNo).zip(&self.subs).filter(|(_, state)| has_some(state));
         subs.max_by_key(|(sub, state)| (state.is_connected, room(state), Reverse(*sub)))
             .map(|(sub, _)| sub)
     }

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, info, warn};
 
 use crate::file::GuestMemory;
-use crate::pager::{Fault, Order, Pager, PagerError};
+use crate::pager::{Fault, Order, Pager, PagerError, Sub};
 use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -32,7 +32,15 @@ pub struct Server {
     pub address: SocketAddr,
     /// As which main host.
     pub hello: Frame,
+    /// It keeps nothing any more: nobody talks to it.
+    pub is_over: bool,
 }
+
+/// A guest's memory servers, and what each may keep.
+pub type Servers = Vec<(Server, Sub)>;
+
+/// Reads them again: they may have changed.
+pub type Reread = Box<dyn Fn() -> io::Result<Servers> + Send>;
 
 /// The pager of a guest whose memory is files.
 pub type FilePager = Pager<'static, GuestMemory, Fifo>;
@@ -59,6 +67,7 @@ impl From<io::Error> for Ended {
 struct Way {
     writer: Option<Sender<Frame>>,
     lost_pages: u64,
+    is_over: bool,
 }
 
 /// What threads share, one at a time.
@@ -76,12 +85,20 @@ struct Shared {
     locked: Mutex<Locked>,
     /// Why the pager cannot go on.
     broken: Mutex<Option<PagerError>>,
+    /// To who waits for faults, when it cannot.
+    tells: UnixStream,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Locked> {
         // what is behind it is whole after each step, or the process ends
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pager cannot go on.
+    fn end(&self, error: PagerError) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        _ = (&self.tells).write_all(b"!");
     }
 
     fn view(&self) -> MemoryView {
@@ -119,6 +136,14 @@ fn say_all(ways: &[Way], orders: Vec<Order>) {
     }
 }
 
+/// Where a pager is asked for something.
+pub struct Sockets {
+    /// Where everything is.
+    pub status: UnixListener,
+    /// To read the guest's memory servers again.
+    pub again: UnixListener,
+}
+
 /// Pages until the guest's QEMU has ended.
 ///
 /// # Errors
@@ -127,24 +152,72 @@ pub fn run(
     pager: FilePager,
     faults: &Faults,
     qemu: impl AsFd,
-    servers: Vec<Server>,
-    status: UnixListener,
+    servers: Servers,
+    reread: Reread,
+    sockets: Sockets,
 ) -> Result<(), PagerError> {
-    let ways = servers.iter().map(|_| Way::default()).collect();
     let (waiting, waited, waits) = (HashMap::new(), Duration::ZERO, 0);
-    let locked = Mutex::new(Locked { pager, ways, waiting, waited, waits });
-    let shared = Arc::new(Shared { locked, broken: Mutex::default() });
+    let locked = Mutex::new(Locked { pager, ways: Vec::new(), waiting, waited, waits });
     let (told, tells) = UnixStream::pair()?;
-    for (number, server) in (0..).map(SubNo).zip(servers) {
-        let (shared, tells) = (shared.clone(), tells.try_clone()?);
-        let name = format!("server {}", number.0);
-        thread::Builder::new()
-            .name(name)
-            .spawn(move || keep_talking(&shared, number, &server, tells))?;
-    }
-    let asked = shared.clone();
+    let shared = Arc::new(Shared { locked, broken: Mutex::default(), tells });
+    talk_to(&shared, servers)?;
+    let (asked, Sockets { status, again }) = (shared.clone(), sockets);
     thread::Builder::new().name("status".into()).spawn(move || tell(&asked, &status))?;
+    let asked = shared.clone();
+    let changing = move || change(&asked, &again, &reread);
+    thread::Builder::new().name("again".into()).spawn(changing)?;
     serve(&shared, faults, qemu, &told)
+}
+
+/// Begins to talk to those that are new: behind those there were.
+fn talk_to(shared: &Arc<Shared>, servers: Servers) -> io::Result<()> {
+    let known = shared.lock().ways.len();
+    for (number, (server, _)) in (0..).map(SubNo).zip(servers).skip(known) {
+        shared.lock().ways.push(Way { is_over: server.is_over, ..Way::default() });
+        if server.is_over {
+            continue;
+        }
+        let shared = shared.clone();
+        let name = format!("server {}", number.0);
+        thread::Builder::new().name(name).spawn(move || keep_talking(&shared, number, &server))?;
+    }
+    Ok(())
+}
+
+/// The guest's memory servers have changed, says who connects; is told "done", or why they cannot
+/// be: then those before are still.
+fn change(shared: &Arc<Shared>, again: &UnixListener, reread: &Reread) {
+    for stream in again.incoming() {
+        let said = match changed(shared, reread) {
+            Ok(()) => "done".to_owned(),
+            // it may have begun: a successor reads the same
+            Err(PagerError::Memory(error)) => {
+                shared.end(PagerError::Memory(error));
+                return;
+            }
+            Err(error) => error.to_string(),
+        };
+        info!(said, "its memory servers were read again");
+        if let Err(error) = stream.and_then(|mut stream| stream.write_all(said.as_bytes())) {
+            debug!(%error, "who asked has gone");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
+    let servers = reread()?;
+    let subs: Vec<Sub> = servers.iter().map(|(_, sub)| *sub).collect();
+    {
+        let mut locked = shared.lock();
+        let Locked { pager, ways, .. } = &mut *locked;
+        let orders = pager.change(&subs)?;
+        for (way, (server, _)) in ways.iter_mut().zip(&servers) {
+            way.is_over = server.is_over;
+        }
+        say_all(ways, orders);
+    }
+    Ok(talk_to(shared, servers)?)
 }
 
 /// Faults, one after the other.
@@ -204,7 +277,7 @@ fn serve(
 }
 
 /// A connection after the other.
-fn keep_talking(shared: &Shared, sub: SubNo, server: &Server, mut tells: UnixStream) {
+fn keep_talking(shared: &Shared, sub: SubNo, server: &Server) {
     let mut last = String::new();
     loop {
         let ended = match talk(shared, sub, server) {
@@ -216,13 +289,16 @@ fn keep_talking(shared: &Shared, sub: SubNo, server: &Server, mut tells: UnixStr
             locked.pager.disconnected(sub);
             if let Some(way) = locked.ways.get_mut(usize::from(sub.0)) {
                 way.writer = None;
+                if way.is_over {
+                    info!(server = %server.address, "keeps nothing any more");
+                    return;
+                }
             }
         }
         let ended = match ended {
             // the guest's memory cannot be changed: a successor has all that is needed
             Ended::Pager(error) => {
-                *shared.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                _ = tells.write_all(b"!");
+                shared.end(error);
                 return;
             }
             ended => ended,

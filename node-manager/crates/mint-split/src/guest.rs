@@ -26,6 +26,9 @@ pub struct Lease {
     pub limit_bytes: u64,
     /// The start of its main host's node: that of another one has no such guest.
     pub main: NodeStart,
+    /// What is kept here of the guest stays; else it is of an earlier life, and goes.
+    #[serde(default)]
+    pub stays: bool,
 }
 
 /// A node that runs since one of its starts.
@@ -79,6 +82,17 @@ pub struct Server {
     pub secret: [u8; 16],
     /// What it may keep.
     pub limit_bytes: u64,
+    /// What it keeps is to go elsewhere.
+    #[serde(default)]
+    pub leaves: bool,
+}
+
+impl Server {
+    /// Whether it keeps nothing any more, and has no lease: only its number is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.leaves && self.limit_bytes == 0
+    }
 }
 
 /// A guest whose memory has a main host and memory servers.

@@ -236,7 +236,7 @@ impl<'a> Places<'a> {
             State::Remote => {
                 self.set(page, State::Coming, version);
                 let mut runs = vec![PageRun { first: page, count: 1 }];
-                runs.extend(self.fetch_rest(self.geometry.chunk_of(page)));
+                runs.extend(self.fetch(self.geometry.chunk_of(page)));
                 Answer::Fetch { from: self.sub_of(page), runs }
             }
         })
@@ -362,8 +362,15 @@ impl<'a> Places<'a> {
         pages.filter(|&page| matches!(self.get(page), Some((State::Local, _)))).count() as u64
     }
 
+    /// Whether pages of a chunk have been asked for.
+    #[must_use]
+    pub fn is_coming(&self, chunk: ChunkNo) -> bool {
+        let mut pages = self.geometry.pages_of(chunk).map(PageNo);
+        pages.any(|page| matches!(self.get(page), Some((State::Coming, _))))
+    }
+
     /// What is at the sub host of a chunk, as runs; it is coming from now on.
-    fn fetch_rest(&mut self, chunk: ChunkNo) -> Vec<PageRun> {
+    pub fn fetch(&mut self, chunk: ChunkNo) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         for page in self.geometry.pages_of(chunk).map(PageNo) {
             let Some((State::Remote, version)) = self.get(page) else { continue };

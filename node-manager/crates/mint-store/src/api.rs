@@ -16,7 +16,7 @@ use crate::guests::{Guests, LeaseError};
 type Shared = State<Arc<Guests>>;
 
 /// Serves leases: `GET /v1/leases` ([`LeaseView`]s), `POST /v1/leases` (a [`Lease`] of a guest
-/// that starts), `POST /v1/leases/end` ([`LeaseEnd`]).
+/// that starts, or one that changes), `POST /v1/leases/end` ([`LeaseEnd`]).
 pub fn router(guests: Arc<Guests>) -> Router {
     Router::new()
         .route("/v1/leases", get(list).post(begin))
@@ -36,7 +36,7 @@ async fn list(State(guests): Shared) -> Json<Vec<LeaseView>> {
 }
 
 async fn begin(State(guests): Shared, Json(lease): Json<Lease>) -> Result<Json<Value>, Failure> {
-    blocking(move || guests.begin(lease)).await
+    blocking(move || if lease.stays { guests.lease(lease) } else { guests.begin(lease) }).await
 }
 
 async fn end(State(guests): Shared, Json(end): Json<LeaseEnd>) -> Result<Json<Value>, Failure> {

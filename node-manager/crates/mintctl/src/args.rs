@@ -48,9 +48,9 @@ pub enum Command {
     /// Cores of the machine
     #[command(subcommand)]
     Cpu(ListCommand),
-    /// Memory blocks of the machine
+    /// Memory blocks of the machine; what nodes keep of other nodes' guests
     #[command(subcommand)]
-    Memory(ListCommand),
+    Memory(MemoryCommand),
     /// The machine by owner: one sign for each core, memory block and PCI function
     Map {
         /// Draw it: an SVG document, coloured by owner
@@ -428,6 +428,19 @@ pub enum ListCommand {
     /// All of them, and who owns them
     #[command(alias = "ls")]
     List,
+}
+
+/// `memory …`.
+#[derive(Subcommand, Debug)]
+pub enum MemoryCommand {
+    /// All of them, and who owns them
+    #[command(alias = "ls")]
+    List,
+    /// Give what a node keeps of the memory of other nodes' guests to other nodes
+    Evacuate {
+        /// Name, nodeN or id
+        node: String,
+    },
 }
 
 /// `config …`.

@@ -12,8 +12,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
-    Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, ImportRequest, MigrateRequest,
-    MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmView,
+    Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, HostLeaves, ImportRequest,
+    KeptGone, MigrateRequest, MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -53,6 +53,9 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
         get("/v1/nodes/{node}/vms/{vm}/memory", "Where its memory is", there_one)
             .gives::<VmMemory>(),
+        post("/v1/nodes/{node}/vms/{vm}/memory/leave", "A node keeps none any more", there_one)
+            .takes::<HostLeaves>()
+            .gives::<KeptGone>(),
         post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/destroy", "End it at once", there_one).gives::<VmView>(),
@@ -79,6 +82,9 @@ pub(crate) fn routes() -> Vec<Route> {
             .lines::<VmView>(),
         get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
         get("/v1/local/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
+        post("/v1/local/vms/{vm}/memory/leave", "A node keeps none any more", here)
+            .takes::<HostLeaves>()
+            .gives::<KeptGone>(),
         post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),

@@ -62,9 +62,9 @@ fn refusal(name: &str, keeps: &NodeKeeps, why: &str) -> Refusal {
         format_bytes(keeps.kept_bytes),
         keeps.guests
     );
-    Refusal::new(RefusalCode::MemoryKept, format_args!("node {name}"), text).hint(
-        "end those guests first (mintctl vm memory GUEST names its hosts), or insist: --force",
-    )
+    let hint =
+        format!("give it to other nodes: mintctl memory evacuate {name}, or insist: --force");
+    Refusal::new(RefusalCode::MemoryKept, format_args!("node {name}"), text).hint(hint)
 }
 
 /// What a node keeps; none if that is nothing, or it does not say.

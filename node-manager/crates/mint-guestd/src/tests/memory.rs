@@ -4,14 +4,17 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use mint_api::{EvacuateRequest, EvacuateResult};
 use mint_serve::listen;
-use mint_split::{Lease, LeaseEnd, LeaseView, SplitGuest};
+use mint_split::{Lease, LeaseEnd, LeaseView, MemoryView, ServerView, SplitGuest};
 use rustix::fs::{FlockOperation, flock};
+use tokio::io::AsyncWriteExt;
 
 use super::*;
-use crate::memory;
+use crate::{hosts, memory};
 
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
@@ -207,6 +210,158 @@ fn nothing_is_left_of_a_guest_that_cannot_begin() {
         // one that is not split is nobody's business
         tell(&machine, "begin", &xml("web")).await.unwrap();
         assert!(is_clean());
+    });
+}
+
+/// Who plays a guest's pager: it reads what it is told to, and so many chunks are at its first host.
+fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
+    let chunks = Arc::new(AtomicU64::new(3));
+    let again = UnixListener::bind(folder.join("again.sock")).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = again.accept().await {
+            stream.write_all(b"done").await.unwrap();
+        }
+    });
+    let (status, left) = (UnixListener::bind(folder.join("pager.sock")).unwrap(), chunks.clone());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = status.accept().await {
+            let server = |chunks| ServerView { chunks, is_connected: true };
+            let servers = vec![server(left.load(Ordering::Relaxed)), server(0)];
+            let view = MemoryView { servers, ..MemoryView::default() };
+            stream.write_all(&serde_json::to_vec(&view).unwrap()).await.unwrap();
+        }
+    });
+    chunks
+}
+
+async fn evacuate(machine: &Machine, node: u32) -> Result<EvacuateResult, ErrorBody> {
+    let there = Client::unix(machine.folder.path().join(format!("guestd{node}.sock")));
+    let request = EvacuateRequest { memory: true, ..EvacuateRequest::default() };
+    there.operate("/v1/local/evacuate", &request, |_| {}).await.map_err(body)
+}
+
+#[test]
+fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = files(&machine, "echo armed");
+        tell(&machine, "begin", &split("node2")).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        let guest = || -> SplitGuest {
+            serde_json::from_slice(&fs::read(folder.join("guest.json")).unwrap()).unwrap()
+        };
+        let (leases, before) = (store.leases(), guest());
+        let refused = evacuate(&machine, 2).await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::NodeNotRunning, "{refused}");
+        assert_eq!((store.leases(), guest()), (leases.clone(), before.clone()));
+
+        // a third node gives leases, and the guest has no pager that answers: it begins later, as
+        // one that starts just now may have read it
+        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
+        let (gives, ends) = (given.clone(), given.clone());
+        let give = async move |Json(lease): Json<Lease>| {
+            gives.lock().unwrap().push(lease);
+            Json(json!({ "address": "10.0.0.3:7778" }))
+        };
+        let end = async move |Json(end): Json<LeaseEnd>| {
+            ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
+            Json(json!({}))
+        };
+        let router = Router::new()
+            .route("/v1/local/leases", axum::routing::post(give))
+            .route("/v1/local/leases/end", axum::routing::post(end));
+        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
+        tokio::spawn(serve(socket, router));
+        let failed = evacuate(&machine, 2).await.unwrap_err();
+        assert!(failed.message.contains("when its pager answers"), "{failed}");
+        assert_eq!((guest().servers.len(), given.lock().unwrap().len()), (2, 1));
+        assert_ne!(guest(), before);
+
+        let chunks = pager(&folder);
+        tokio::spawn(hosts::watch(machine.apps[0].clone()));
+        let (gone, ()) = tokio::join!(evacuate(&machine, 2), async {
+            until(|| guest().servers.len() == 2).await;
+            assert!(guest().servers[0].leaves && !guest().servers[0].is_over());
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert_eq!(store.leases(), leases, "it has some still");
+            chunks.store(0, Ordering::Relaxed);
+        });
+        let kept = gone.unwrap().kept;
+        assert_eq!((kept.len(), kept[0].to.as_deref()), (1, None), "it was on its way already");
+        assert_eq!(store.leases(), []);
+        until(|| guest().servers[0].is_over()).await;
+        let (server, lease) = (guest().servers[1].clone(), given.lock().unwrap()[0].clone());
+        assert_eq!((server.node.as_str(), server.secret), ("node3", lease.secret));
+        assert_eq!((lease.limit_bytes, lease.uuid), (leases[0].limit_bytes, leases[0].uuid));
+        // there is nothing more to give away
+        assert_eq!(evacuate(&machine, 2).await.unwrap().kept, []);
+    });
+}
+
+#[test]
+fn hosts_that_a_pager_does_not_take_stay_as_they_were() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = files(&machine, "echo armed");
+        tell(&machine, "begin", &split("node2")).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        let before = fs::read(folder.join("guest.json")).unwrap();
+        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
+        let (gives, ends) = (given.clone(), given.clone());
+        let give = async move |Json(lease): Json<Lease>| {
+            gives.lock().unwrap().push(lease);
+            Json(json!({ "address": "10.0.0.3:7778" }))
+        };
+        let end = async move |Json(end): Json<LeaseEnd>| {
+            ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
+            Json(json!({}))
+        };
+        let router = Router::new()
+            .route("/v1/local/leases", axum::routing::post(give))
+            .route("/v1/local/leases/end", axum::routing::post(end));
+        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
+        tokio::spawn(serve(socket, router));
+        let again = UnixListener::bind(folder.join("again.sock")).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = again.accept().await {
+                stream.write_all(b"no room").await.unwrap();
+            }
+        });
+        let failed = evacuate(&machine, 2).await.unwrap_err();
+        assert!(failed.message.contains("its pager says: no room"), "{failed}");
+        assert_eq!(fs::read(folder.join("guest.json")).unwrap(), before);
+        assert_eq!((given.lock().unwrap().len(), store.leases().len()), (0, 1));
+    });
+}
+
+#[test]
+fn host_that_keeps_some_already_gets_a_larger_lease_and_keeps_what_it_has() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = files(&machine, "echo armed");
+        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
+        let gives = given.clone();
+        let give = async move |Json(lease): Json<Lease>| {
+            gives.lock().unwrap().push(lease);
+            Json(json!({ "address": "10.0.0.3:7778" }))
+        };
+        let router = Router::new().route("/v1/local/leases", axum::routing::post(give));
+        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
+        tokio::spawn(serve(socket, router));
+        let other = "<mint:host node='node3' bytes='1048576'/></mint:memory>";
+        tell(&machine, "begin", &split("node2").replace("</mint:memory>", other)).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        pager(&folder).store(0, Ordering::Relaxed);
+        tokio::spawn(hosts::watch(machine.apps[0].clone()));
+        let limit_bytes = store.leases()[0].limit_bytes;
+        assert_eq!(evacuate(&machine, 2).await.unwrap().kept[0].to.as_deref(), Some("node3"));
+        let [first, second] = given.lock().unwrap().clone().try_into().unwrap();
+        assert_eq!((first.stays, second.stays), (false, true));
+        assert_eq!(first.secret, second.secret);
+        assert_eq!(first.limit_bytes + limit_bytes, second.limit_bytes);
+        let guest: SplitGuest =
+            serde_json::from_slice(&fs::read(folder.join("guest.json")).unwrap()).unwrap();
+        assert_eq!((guest.servers.len(), guest.servers[1].limit_bytes), (2, second.limit_bytes));
     });
 }
 

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::rc::Rc;
 
 use mint_split::{Fifo, Geometry, PAGE_BYTES, PageRun};
@@ -130,6 +131,8 @@ enum Event {
     Restart,
     /// It dies amid what it does, before or after so many changes of the guest's memory.
     Die(u64, bool),
+    /// What a memory server has is to go elsewhere, or it may have some again.
+    Leave(usize, bool),
 }
 
 /// A memory server and the wire to it.
@@ -147,6 +150,8 @@ struct World {
     servers: Vec<Server>,
     wrote: BTreeMap<u64, u64>,
     waits: BTreeSet<u64>,
+    /// Pages that each memory server may keep, and whether what it has is to go elsewhere.
+    subs: [Sub; 2],
     clock: u64,
     /// Pages that came back from a memory server, and the most that were here at once.
     ins: u64,
@@ -174,6 +179,7 @@ impl World {
             servers: servers.into_iter().collect(),
             wrote: BTreeMap::new(),
             waits: BTreeSet::new(),
+            subs: limits.map(|limit_pages| Sub { limit_pages, leaves: false }),
             clock: 0,
             ins: 0,
             most: 0,
@@ -184,12 +190,10 @@ impl World {
         &self,
         words: &'a mut [u32],
         subs: &'a mut [u16],
-        limits: [u64; 2],
     ) -> Result<Played<'a>, PagerError> {
         let places = Places::open(self.geometry, words, subs).unwrap();
         let fifo = Fifo::new(usize::try_from(self.geometry.chunks()).unwrap());
-        let limits = limits.map(|limit_pages| Sub { limit_pages });
-        Pager::new(places, self.fake.clone(), fifo, BUDGET, &limits)
+        Pager::new(places, self.fake.clone(), fifo, BUDGET, &self.subs)
     }
 
     fn say(&mut self, orders: Vec<Order>) {
@@ -289,6 +293,16 @@ impl World {
                     self.say(orders);
                 }
             }
+            Event::Leave(number, leaves) => {
+                let before = self.subs;
+                self.subs[number].leaves = leaves;
+                match pager.change(&self.subs) {
+                    Ok(orders) => self.say(orders),
+                    // the others have no room
+                    Err(PagerError::Room { .. }) => self.subs = before,
+                    Err(error) => return Err(error),
+                }
+            }
             Event::Unpin(page) => _ = self.fake.borrow_mut().pinned.remove(&page),
             Event::Die(after, is_made) => self.fake.borrow_mut().dies_in = Some((after, is_made)),
         }
@@ -334,6 +348,10 @@ impl World {
             self.servers.iter().map(|server| server.kept.list().unwrap().len() as u64).sum();
         assert_eq!(at_servers, counts.remote, "each page is at one place");
         assert!(self.fake.borrow().copies.is_empty());
+        for ((sub, server), view) in self.subs.iter().zip(&self.servers).zip(pager.servers()) {
+            let has = server.kept.list().unwrap();
+            assert!(!sub.leaves || (has.is_empty() && view.chunks == 0), "{has:?} did not go");
+        }
         Ok(())
     }
 }
@@ -345,7 +363,8 @@ fn event() -> impl Strategy<Value = Event> {
         8 => sub.clone().prop_map(Event::ToSub),
         8 => sub.clone().prop_map(Event::ToMain),
         1 => sub.clone().prop_map(Event::Cut),
-        2 => sub.prop_map(Event::Connect),
+        2 => sub.clone().prop_map(Event::Connect),
+        1 => (sub, any::<bool>()).prop_map(|(number, leaves)| Event::Leave(number, leaves)),
         1 => (0..PAGES).prop_map(Event::Pin),
         1 => (0..PAGES).prop_map(Event::Unpin),
         1 => (0..PAGES, any::<bool>()).prop_map(|(page, is_told)| Event::GiveBack(page, is_told)),
@@ -361,7 +380,7 @@ fn play(limits: [u64; 2], events: &[Event]) -> (World, u64) {
     let (mut left, mut pagers) = (events.iter(), 0);
     loop {
         pagers += 1;
-        let mut pager = match world.pager(&mut words, &mut subs, limits) {
+        let mut pager = match world.pager(&mut words, &mut subs) {
             Ok(pager) => pager,
             Err(PagerError::Memory(_)) => continue,
             Err(error) => panic!("{error}"),
@@ -386,8 +405,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
-    fn guest_reads_what_it_wrote_and_stays_within_its_budget(events in proptest::collection::vec(event(), 1..400)) {
-        let (world, pagers) = play([30, 34], &events);
+    fn guest_reads_what_it_wrote_and_stays_within_its_budget(
+        limits in prop_oneof![Just([30, 34]), Just([64, 64])],
+        events in proptest::collection::vec(event(), 1..400),
+    ) {
+        let (world, pagers) = play(limits, &events);
         let restarts = events.iter().filter(|event| matches!(event, Event::Restart)).count() as u64;
         prop_assert!(pagers >= restarts);
         // the end alone touches each page twice: more than the budget has gone and come
@@ -400,9 +422,34 @@ fn with_all(work: impl FnOnce(&mut World, &mut Played<'_>)) {
     let limits = [30, 34];
     let mut world = World::new(limits);
     let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
-    let mut pager = world.pager(&mut words, &mut subs, limits).unwrap();
+    let mut pager = world.pager(&mut words, &mut subs).unwrap();
     world.check(&mut pager).unwrap();
     work(&mut world, &mut pager);
+}
+
+#[test]
+fn memory_server_that_leaves_has_nothing_any_more_without_anybody_who_touches_it() {
+    let limits = [64, 64];
+    let mut world = World::new(limits);
+    let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
+    let mut pager = world.pager(&mut words, &mut subs).unwrap();
+    world.check(&mut pager).unwrap();
+    for leaver in [0, 1, 0] {
+        let kept = |world: &World, number: usize| world.servers[number].kept.list().unwrap().len();
+        let before = kept(&world, 0) + kept(&world, 1);
+        world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
+        world.subs[leaver].leaves = true;
+        let orders = pager.change(&world.subs).unwrap();
+        world.say(orders);
+        world.settle(&mut pager).unwrap();
+        assert_eq!(kept(&world, leaver), 0);
+        // what was on its way is within the budget
+        assert!(kept(&world, 1 - leaver) + 8 >= before && before > 30, "{before}");
+        world.check(&mut pager).unwrap();
+    }
+    // both cannot
+    let both = limits.map(|limit_pages| Sub { limit_pages, leaves: true });
+    assert!(matches!(pager.change(&both), Err(PagerError::Room { .. })));
 }
 
 #[test]
@@ -451,7 +498,7 @@ fn guest_that_is_larger_than_all_its_hosts_is_refused() {
     let mut refused = |budget, limit_pages| {
         let places = Places::open(geometry, &mut words, &mut subs).unwrap();
         let fake: Rc<RefCell<Fake>> = Rc::default();
-        Pager::new(places, fake, Fifo::new(16), budget, &[Sub { limit_pages }])
+        Pager::new(places, fake, Fifo::new(16), budget, &[Sub { limit_pages, leaves: false }])
             .err()
             .map(|error| error.to_string())
     };

@@ -21,6 +21,7 @@ fn lease(limit_pages: u64) -> Lease {
         memory_bytes: MEMORY,
         limit_bytes: limit_pages * PAGE_BYTES,
         main: NodeStart { node: 1, boots: 1 },
+        stays: false,
     }
 }
 

@@ -6,6 +6,7 @@ mod context;
 mod dump;
 mod exec;
 mod import;
+mod kept;
 mod list;
 mod machine;
 mod map;
@@ -24,7 +25,7 @@ mod vm_view;
 use mint_api::Client;
 
 use self::context::{Context, Outcome};
-use crate::args::{Args, Command, ConfigCommand, DeviceCommand, ListCommand};
+use crate::args::{Args, Command, ConfigCommand, DeviceCommand, ListCommand, MemoryCommand};
 
 /// Runs a command.
 pub async fn run(args: Args) -> Outcome {
@@ -38,7 +39,8 @@ pub async fn run(args: Args) -> Outcome {
             node::move_device(&context, device, &to, dry_run).await
         }
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
-        Command::Memory(ListCommand::List) => list::memory(&context).await,
+        Command::Memory(MemoryCommand::List) => list::memory(&context).await,
+        Command::Memory(MemoryCommand::Evacuate { node }) => kept::evacuate(&context, &node).await,
         Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
         Command::Machine(command) => machine::run(&context, command).await,
         Command::Doctor { repair } => other::doctor(&context, repair).await,

@@ -95,7 +95,7 @@ async fn take_back(context: &Context, made: &[EvacuateResult], failure: Failure)
     let Failure::Error(body) = failure else { return failure };
     let mut body = *body;
     let mut is_changed = false;
-    for EvacuateResult { node, vms, repinned } in made {
+    for EvacuateResult { node, vms, repinned, .. } in made {
         let names = list(repinned.iter().map(|vm| vm.name.as_str()));
         if !repinned.is_empty() {
             match give_back(context, *node, repinned).await {
@@ -159,7 +159,12 @@ mod tests {
         let repinned = vec![VmPins { name, uuid, changes: vec![change.clone()] }];
         let back = undo(&repinned);
         assert_eq!((&back.vms[0].changes[0].now, back.vms[0].uuid.as_str()), (&change.was, "u"));
-        let way = EvacuateResult { node: NodeId::new(1).unwrap(), vms: Vec::new(), repinned };
+        let way = EvacuateResult {
+            node: NodeId::new(1).unwrap(),
+            vms: Vec::new(),
+            repinned,
+            kept: Vec::new(),
+        };
         assert_eq!(pinned(&way), ["vm web on node 1: vCPU 0: CPU 1 -> CPU 0"]);
     }
 }

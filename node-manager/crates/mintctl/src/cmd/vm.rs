@@ -150,6 +150,7 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
         taken: None,
         ends: false,
         force: false,
+        memory: false,
     };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hosts of a guest's memory that change while it runs: what one of them keeps goes by the main
+//! host to another (partial migration by sub hosts alone, S-memV 3-2).
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeView};
+use mint_split::{Lease, LeaseEnd, NodeStart, SplitGuest};
+use mint_types::{NodeState, Refusal, RefusalCode};
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use crate::app::{App, client_error, path_of};
+use crate::memory::{ask, failed, host, known, lease, random_secret, runs, text, view, write};
+
+/// For a pager, which may be starting, to read its guest's memory servers again.
+const READ_WITHIN: Duration = Duration::from_secs(20);
+/// Between looks at guests of which a host is to keep nothing any more.
+const LOOK: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What a node keeps of a guest of this node begins to go elsewhere; [`watch`] sees to the rest.
+///
+/// # Errors
+/// When the guest's memory is not split, or no other node has room: then nothing has changed. When
+/// the guest's pager does not answer: it begins when that does.
+pub(crate) async fn leave(
+    app: &Arc<App>,
+    vm: String,
+    from: HostLeaves,
+) -> Result<KeptGone, ErrorBody> {
+    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
+    let found = guests.find(|(_, guest)| text(&guest.uuid) == vm);
+    let (folder, guest) = found.ok_or_else(|| {
+        failed(format_args!("no guest {vm} runs here whose memory is split over several nodes"))
+    })?;
+    let _changing = app.begin(&vm).ok_or_else(|| {
+        failed(format_args!("guest {} is being moved: ask again when it is not", guest.name))
+    })?;
+    let nodes = app.nodes().await?;
+    let gone = |to| KeptGone { name: guest.name.clone(), uuid: vm.clone(), to };
+    let of_host = |name: &str| is_node(&nodes, name, from.host.as_u32());
+    let server = guest.servers.iter().position(|server| !server.leaves && of_host(&server.node));
+    let Some(number) = server else { return Ok(gone(None)) };
+    let here = app.here().await?;
+    let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    let mut refusals = Vec::new();
+    for node in &nodes {
+        if node.is_self || node.id == from.host || node.state != NodeState::Running {
+            continue;
+        }
+        match change(app, &folder, &guest, number, node, &nodes, main).await {
+            Ok(()) => return Ok(gone(Some(node.name.clone()))),
+            Err(error) if error.code == ErrorCode::PlanRefused => refusals.extend(error.refusals),
+            Err(error) => return Err(error),
+        }
+    }
+    if refusals.is_empty() {
+        let what = format!("no other node runs that could keep memory of guest {}", guest.name);
+        let resource = format_args!("vm {}", guest.name);
+        let refusal = Refusal::new(RefusalCode::NodeNotRunning, resource, what)
+            .hint("start another node, or end the guest");
+        refusals.push(refusal);
+    }
+    Err(ErrorBody::refused(refusals))
+}
+
+fn is_node(nodes: &[NodeView], name: &str, id: u32) -> bool {
+    let named = nodes.iter().find(|node| node.name == name || node.id.to_string() == name);
+    named.is_some_and(|node| node.id.as_u32() == id)
+}
+
+/// A node gets what the memory server of that number has.
+async fn change(
+    app: &App,
+    folder: &Path,
+    guest: &SplitGuest,
+    number: usize,
+    to: &NodeView,
+    nodes: &[NodeView],
+    main: NodeStart,
+) -> Result<(), ErrorBody> {
+    let path = path_of(None, to.id);
+    let keeps_some = guest
+        .servers
+        .iter()
+        .position(|server| !server.leaves && is_node(nodes, &server.node, to.id.as_u32()));
+    let mut new = guest.clone();
+    let moved_bytes = guest.servers.get(number).map_or(0, |server| server.limit_bytes);
+    let lease = match keeps_some.and_then(|at| guest.servers.get(at)) {
+        Some(server) => {
+            let limit_bytes = server.limit_bytes.saturating_add(moved_bytes);
+            Lease { stays: true, ..lease(guest, server.secret, limit_bytes, main) }
+        }
+        None => lease(guest, random_secret()?, moved_bytes, main),
+    };
+    let server = ask(app, &path, &to.name, &lease).await?;
+    match keeps_some.and_then(|at| new.servers.get_mut(at)) {
+        Some(known) => known.limit_bytes = server.limit_bytes,
+        None => new.servers.push(server),
+    }
+    if let Some(leaver) = new.servers.get_mut(number) {
+        leaver.leaves = true;
+    }
+    // from here on a pager may read it, and give the new host pages: nothing is undone but what the
+    // pager says that it does not do
+    let written = write(folder, &new);
+    let refused = match written {
+        Ok(()) => match reread(folder).await {
+            Ok(()) => None,
+            Err(Unread::Refused(why)) => Some(format!("its pager says: {why}")),
+            Err(error) => {
+                let text = format!(
+                    "guest {}: what another node keeps goes to {} when its pager answers: {error}",
+                    guest.name, to.name
+                );
+                return Err(failed(text).hint("its keeper starts it again: ask again to wait"));
+            }
+        },
+        Err(error) => Some(format!("cannot change its hosts: {error}")),
+    };
+    let Some(why) = refused else {
+        info!(guest = guest.name, to = to.name, "what another node keeps of it goes there");
+        return Ok(());
+    };
+    if write(folder, guest).is_ok() && keeps_some.is_none() {
+        let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret };
+        _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
+    }
+    Err(failed(why))
+}
+
+/// A pager has not read its guest's memory servers.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    /// It has, and cannot work with them: it goes on as before.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody knows.
+    #[error("it does not")]
+    Silent(#[source] io::Error),
+}
+
+/// The guest's pager reads its memory servers again.
+async fn reread(folder: &Path) -> Result<(), Unread> {
+    let asked = async {
+        let mut said = String::new();
+        let mut pager = UnixStream::connect(folder.join("again.sock")).await?;
+        pager.read_to_string(&mut said).await?;
+        Ok::<String, io::Error>(said)
+    };
+    let asked = async { timeout(READ_WITHIN, asked).await.map_err(io::Error::from)? };
+    match asked.await.map_err(Unread::Silent)?.as_str() {
+        "done" => Ok(()),
+        // it ended before it had said anything
+        "" => Err(Unread::Silent(io::ErrorKind::UnexpectedEof.into())),
+        why => Err(Unread::Refused(why.to_owned())),
+    }
+}
+
+/// Looks for hosts that keep nothing of a guest any more, for ever.
+pub(crate) async fn watch(app: Arc<App>) {
+    loop {
+        sleep(LOOK).await;
+        for (folder, guest) in known(&app).into_iter().filter(|(_, guest)| runs(&app, guest)) {
+            settle(&app, &folder, &guest).await;
+        }
+    }
+}
+
+/// Ends the leases of hosts that keep nothing of a guest any more.
+async fn settle(app: &Arc<App>, folder: &Path, guest: &SplitGuest) {
+    let is_leaving = guest.servers.iter().any(|server| server.leaves && !server.is_over());
+    if !is_leaving {
+        return;
+    }
+    let Some(_changing) = app.begin(&text(&guest.uuid)) else { return };
+    // one that has not read it gives that host more
+    if reread(folder).await.is_err() {
+        return;
+    }
+    let (Ok(view), Ok(nodes)) = (view(folder).await, app.nodes().await) else { return };
+    let mut new = guest.clone();
+    for (server, view) in new.servers.iter_mut().zip(&view.servers) {
+        if !server.leaves || server.is_over() || view.chunks > 0 {
+            continue;
+        }
+        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret };
+        let ended: Result<Value, ClientError> = match host(&nodes, &server.node) {
+            Ok(path) => app.mintd.post(&format!("{path}/leases/end"), &end).await,
+            // a node that is gone keeps nothing
+            Err(_) => Ok(Value::Null),
+        };
+        match ended.map_err(client_error) {
+            Ok(_) => server.limit_bytes = 0,
+            Err(error) => warn!(guest = guest.name, node = server.node, %error, "a lease goes on"),
+        }
+    }
+    if new == *guest {
+        return;
+    }
+    if let Err(error) = write(folder, &new) {
+        warn!(guest = guest.name, %error, "its hosts cannot be written down");
+        return;
+    }
+    info!(guest = guest.name, "a host keeps nothing of it any more");
+    let end = Instant::now() + READ_WITHIN;
+    while let Err(error) = reread(folder).await {
+        if Instant::now() >= end {
+            warn!(guest = guest.name, ?error, "its pager goes on asking that host");
+            return;
+        }
+        sleep(AGAIN).await;
+    }
+}
