@@ -241,17 +241,6 @@ pub struct PinRequest {
     pub vms: Vec<VmPins>,
 }
 
-/// What a resize would do if guests were in nobody's way.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ResizePlan {
-    /// Steps, in words.
-    pub steps: Vec<String>,
-    /// What the user should know.
-    pub notes: Vec<String>,
-    /// What nodes that run lose.
-    pub taken: Vec<Taken>,
-}
-
 /// A disk that is copied with its guest.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskCopyView {

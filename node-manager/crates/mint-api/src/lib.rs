@@ -23,6 +23,7 @@ mod guests;
 mod machine;
 mod memory;
 mod operations;
+mod resize;
 pub mod tcp;
 pub mod tolerant;
 mod types;
@@ -33,8 +34,8 @@ pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
     DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, HostLeaves, ImportRequest,
-    KeptGone, MigrateFigures, MigrateRequest, MigrateResult, PinRequest, ResizePlan, SilentNode,
-    UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
+    KeptGone, MigrateFigures, MigrateRequest, MigrateResult, PinRequest, SilentNode, UPLOAD_FOLDER,
+    VmList, VmPins, VmVerb, VmView, vm_path,
 };
 pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,
@@ -42,6 +43,7 @@ pub use machine::{
 };
 pub use memory::{NodeKeeps, VmMemory, VmMemoryHost};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
+pub use resize::{ResizePlan, ResizeRequest};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};
 

@@ -2,8 +2,7 @@
 //! Requests and replies. Sizes are bytes; times say their unit.
 
 use mint_types::{
-    Gift, Load, MachineId, NodeId, NodeSpec, NodeState, PeerId, Refusal, ResizeSpec, ResourceKey,
-    RestartPolicy,
+    Gift, Load, MachineId, NodeId, NodeSpec, NodeState, PeerId, Refusal, ResourceKey, RestartPolicy,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -349,21 +348,6 @@ pub struct RemoveRequest {
     /// Nobody gets them.
     #[serde(default)]
     pub keep_free: bool,
-}
-
-/// `POST /v1/nodes/NODE/resize`.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResizeRequest {
-    /// What shall change.
-    #[schema(value_type = Object)]
-    pub spec: ResizeSpec,
-    /// Only say what would be done.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// Also take memory from a node that keeps memory of other nodes' guests.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub force: bool,
 }
 
 /// How long the parts of an operation took, in milliseconds; those that were not
