@@ -234,6 +234,26 @@ fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
     chunks
 }
 
+/// Leases of a third node, which gives any.
+fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
+    let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
+    let (gives, ends) = (given.clone(), given.clone());
+    let give = async move |Json(lease): Json<Lease>| {
+        gives.lock().unwrap().push(lease);
+        Json(json!({ "address": "10.0.0.3:7778" }))
+    };
+    let end = async move |Json(end): Json<LeaseEnd>| {
+        ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
+        Json(json!({}))
+    };
+    let router = Router::new()
+        .route("/v1/local/leases", axum::routing::post(give))
+        .route("/v1/local/leases/end", axum::routing::post(end));
+    let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
+    tokio::spawn(serve(socket, router));
+    given
+}
+
 async fn evacuate(machine: &Machine, node: u32) -> Result<EvacuateResult, ErrorBody> {
     let there = Client::unix(machine.folder.path().join(format!("guestd{node}.sock")));
     let request = EvacuateRequest { memory: true, ..EvacuateRequest::default() };
@@ -257,21 +277,7 @@ fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
 
         // a third node gives leases, and the guest has no pager that answers: it begins later, as
         // one that starts just now may have read it
-        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
-        let (gives, ends) = (given.clone(), given.clone());
-        let give = async move |Json(lease): Json<Lease>| {
-            gives.lock().unwrap().push(lease);
-            Json(json!({ "address": "10.0.0.3:7778" }))
-        };
-        let end = async move |Json(end): Json<LeaseEnd>| {
-            ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
-            Json(json!({}))
-        };
-        let router = Router::new()
-            .route("/v1/local/leases", axum::routing::post(give))
-            .route("/v1/local/leases/end", axum::routing::post(end));
-        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
-        tokio::spawn(serve(socket, router));
+        let given = third(&machine);
         let failed = evacuate(&machine, 2).await.unwrap_err();
         assert!(failed.message.contains("when its pager answers"), "{failed}");
         assert_eq!((guest().servers.len(), given.lock().unwrap().len()), (2, 1));
@@ -306,21 +312,7 @@ fn hosts_that_a_pager_does_not_take_stay_as_they_were() {
         tell(&machine, "begin", &split("node2")).await.unwrap();
         let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
         let before = fs::read(folder.join("guest.json")).unwrap();
-        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
-        let (gives, ends) = (given.clone(), given.clone());
-        let give = async move |Json(lease): Json<Lease>| {
-            gives.lock().unwrap().push(lease);
-            Json(json!({ "address": "10.0.0.3:7778" }))
-        };
-        let end = async move |Json(end): Json<LeaseEnd>| {
-            ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
-            Json(json!({}))
-        };
-        let router = Router::new()
-            .route("/v1/local/leases", axum::routing::post(give))
-            .route("/v1/local/leases/end", axum::routing::post(end));
-        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
-        tokio::spawn(serve(socket, router));
+        let given = third(&machine);
         let again = UnixListener::bind(folder.join("again.sock")).unwrap();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = again.accept().await {
@@ -339,15 +331,7 @@ fn host_that_keeps_some_already_gets_a_larger_lease_and_keeps_what_it_has() {
     test(async |machine| {
         let store = Store::serve(&machine, 2);
         let root = files(&machine, "echo armed");
-        let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
-        let gives = given.clone();
-        let give = async move |Json(lease): Json<Lease>| {
-            gives.lock().unwrap().push(lease);
-            Json(json!({ "address": "10.0.0.3:7778" }))
-        };
-        let router = Router::new().route("/v1/local/leases", axum::routing::post(give));
-        let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
-        tokio::spawn(serve(socket, router));
+        let given = third(&machine);
         let other = "<mint:host node='node3' bytes='1048576'/></mint:memory>";
         tell(&machine, "begin", &split("node2").replace("</mint:memory>", other)).await.unwrap();
         let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
