@@ -3,7 +3,7 @@
 //! host to another (partial migration by sub hosts alone, S-memV 3-2).
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
-use crate::memory::{ask, failed, host, known, lease, random_secret, runs, text, view, write};
+use crate::memory::{
+    ask, failed, host, known, lease, named, random_secret, runs, text, view, write,
+};
 
 /// For a pager, which may be starting, to read its guest's memory servers again.
 const READ_WITHIN: Duration = Duration::from_secs(20);
@@ -35,13 +37,12 @@ pub(crate) async fn leave(
     vm: String,
     from: HostLeaves,
 ) -> Result<KeptGone, ErrorBody> {
-    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
-    let found = guests.find(|(_, guest)| text(&guest.uuid) == vm);
-    let (folder, guest) = found.ok_or_else(|| {
-        failed(format_args!("no guest {vm} runs here whose memory is split over several nodes"))
-    })?;
+    // what is read before another one's change would undo that
     let _changing = app.begin(&vm).ok_or_else(|| {
-        failed(format_args!("guest {} is being moved: ask again when it is not", guest.name))
+        failed(format_args!("guest {vm} is being moved: ask again when it is not"))
+    })?;
+    let (folder, guest) = running(app, &vm).ok_or_else(|| {
+        failed(format_args!("no guest {vm} runs here whose memory is split over several nodes"))
     })?;
     let nodes = app.nodes().await?;
     let gone = |to| KeptGone { name: guest.name.clone(), uuid: vm.clone(), to };
@@ -71,9 +72,14 @@ pub(crate) async fn leave(
     Err(ErrorBody::refused(refusals))
 }
 
+/// A guest of that UUID, as its file says now, with its folder.
+fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
+    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
+    guests.find(|(_, guest)| text(&guest.uuid) == uuid)
+}
+
 fn is_node(nodes: &[NodeView], name: &str, id: u32) -> bool {
-    let named = nodes.iter().find(|node| node.name == name || node.id.to_string() == name);
-    named.is_some_and(|node| node.id.as_u32() == id)
+    named(nodes, name).is_some_and(|node| node.id.as_u32() == id)
 }
 
 /// A node gets what the memory server of that number has.
@@ -168,24 +174,29 @@ async fn reread(folder: &Path) -> Result<(), Unread> {
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
         sleep(LOOK).await;
-        for (folder, guest) in known(&app).into_iter().filter(|(_, guest)| runs(&app, guest)) {
-            settle(&app, &folder, &guest).await;
+        for (_, guest) in known(&app).into_iter().filter(|(_, guest)| is_leaving(guest)) {
+            settle(&app, &text(&guest.uuid)).await;
         }
     }
 }
 
+/// Whether a host of a guest is to keep nothing any more, and has its lease still.
+fn is_leaving(guest: &SplitGuest) -> bool {
+    guest.servers.iter().any(|server| server.leaves && !server.is_over())
+}
+
 /// Ends the leases of hosts that keep nothing of a guest any more.
-async fn settle(app: &Arc<App>, folder: &Path, guest: &SplitGuest) {
-    let is_leaving = guest.servers.iter().any(|server| server.leaves && !server.is_over());
-    if !is_leaving {
+async fn settle(app: &Arc<App>, uuid: &str) {
+    let Some(_changing) = app.begin(uuid) else { return };
+    // what is read before another one's change would undo that
+    let Some((folder, guest)) = running(app, uuid).filter(|(_, guest)| is_leaving(guest)) else {
         return;
-    }
-    let Some(_changing) = app.begin(&text(&guest.uuid)) else { return };
+    };
     // one that has not read it gives that host more
-    if reread(folder).await.is_err() {
+    if reread(&folder).await.is_err() {
         return;
     }
-    let (Ok(view), Ok(nodes)) = (view(folder).await, app.nodes().await) else { return };
+    let (Ok(view), Ok(nodes)) = (view(&folder).await, app.nodes().await) else { return };
     let mut new = guest.clone();
     for (server, view) in new.servers.iter_mut().zip(&view.servers) {
         if !server.leaves || server.is_over() || view.chunks > 0 {
@@ -202,16 +213,16 @@ async fn settle(app: &Arc<App>, folder: &Path, guest: &SplitGuest) {
             Err(error) => warn!(guest = guest.name, node = server.node, %error, "a lease goes on"),
         }
     }
-    if new == *guest {
+    if new == guest {
         return;
     }
-    if let Err(error) = write(folder, &new) {
+    if let Err(error) = write(&folder, &new) {
         warn!(guest = guest.name, %error, "its hosts cannot be written down");
         return;
     }
     info!(guest = guest.name, "a host keeps nothing of it any more");
     let end = Instant::now() + READ_WITHIN;
-    while let Err(error) = reread(folder).await {
+    while let Err(error) = reread(&folder).await {
         if Instant::now() >= end {
             warn!(guest = guest.name, ?error, "its pager goes on asking that host");
             return;

@@ -154,10 +154,14 @@ pub(crate) fn lease(
     Lease { uuid, secret, epoch, memory_bytes, limit_bytes, main, stays: false }
 }
 
+/// The node that a user calls so.
+pub(crate) fn named<'a>(nodes: &'a [NodeView], name: &str) -> Option<&'a NodeView> {
+    nodes.iter().find(|node| node.name == name || node.id.to_string() == name)
+}
+
 /// Path of a node that is to keep pages.
 pub(crate) fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
-    let is_it = |node: &&NodeView| node.name == name || node.id.to_string() == name;
-    match nodes.iter().find(is_it) {
+    match named(nodes, name) {
         Some(node) if !node.is_self => Ok(path_of(None, node.id)),
         Some(_) => Err(failed(format_args!(
             "node {name} runs the guest: in a split of its memory it is called main"
