@@ -4,6 +4,8 @@ trace), RAM below 1 MiB, RAM of peers."""
 
 from dataclasses import replace
 
+import pytest
+
 from rig import kerneltext
 from rig.ledger import Ledger
 from rig.machine import MachineConfig

@@ -5,6 +5,8 @@ a field that the others do not know (kernel/config/grown.config)."""
 import re
 import struct
 
+import pytest
+
 from rig import paths
 from rig.scribble import Area
 from rig.ledger import read_ledger
