@@ -74,6 +74,7 @@ $(BUILD)/bin/stress-ng.tar.gz: bench/scripts/fetch-stress-ng $(BUILD)/images/nod
 
 rig-check: rig-agent $(addprefix $(BUILD)/bin/,qemu-faults count-test) $(MICRO) $(BUILD)/qemu ## the rig's own tests and the report's, without the server
 	@$(RIG) -m pytest -q bench/rig/tests bench/report/tests
+	@$(RIG) -m pytest -qq --collect-only bench/tests
 
 qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?
 	@$(RIG) -m rig.qemu_faults

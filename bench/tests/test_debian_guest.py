@@ -147,7 +147,7 @@ def test_debian_guest_lives_as_on_any_host(roomy: Server):
 
         one.run(f"virsh -q save {NAME} /var/lib/mint/saved", LIMIT_S)
         assert one.out(f"virsh -q domstate {NAME}").strip() == "shut off"
-        one.run(f"virsh -q restore /var/lib/mint/saved && rm /var/lib/mint/saved", LIMIT_S)
+        one.run("virsh -q restore /var/lib/mint/saved && rm /var/lib/mint/saved", LIMIT_S)
         agent.wait()
         assert agent.run("cat /proc/sys/kernel/random/boot_id") == again
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rig.echo import address, echoes, wait_echoes
+from rig.echo import address, wait_echoes
 from rig.guest import Guest, guests
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node

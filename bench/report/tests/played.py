@@ -4,7 +4,6 @@
 import contextlib
 import json
 import re
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -21,7 +20,6 @@ import figures_scaling
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
-from report import run
 from report.recorder import Recorder, read
 from report.samples import DataSet
 from report.summary import Summary, summarise
@@ -225,9 +223,8 @@ class PlayedNeighbours:
         return contextlib.nullcontext()
 
 
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No machine is booted."""
+def play(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boot no machine in what follows: groups are given what is played here."""
     Played.stopped = 0
     for module in MODULES.values():
         monkeypatch.setattr(module, "Server", Played)

@@ -2,7 +2,6 @@
 """What make report measures: goals and figures speak of what groups give, on a rig that is only played."""
 
 import contextlib
-import json
 import os
 import subprocess
 import time
@@ -19,7 +18,7 @@ import figures_moves
 import figures_partition
 import figures_start
 from made_data import HEADER
-from played import MODULES, Played, machines_of, measured, rig, stub, summary_of
+from played import MODULES, Played, machines_of, measured, stub, summary_of
 from report import run
 from report.goals import EMULATOR, NOT_HERE, OPEN
 from rig.errors import RigError

@@ -20,7 +20,7 @@ import figures_programs
 import figures_ready
 import figures_start
 from made_data import HEADER
-from played import MODULES, Played, PlayedGuest, PlayedPlace, measured, rig, stub, summary_of
+from played import MODULES, Played, PlayedGuest, PlayedPlace, stub, summary_of
 from report import passes
 from report.goals import NOT_HERE, SERVER
 from report.recorder import Recorder, read
