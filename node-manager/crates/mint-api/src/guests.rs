@@ -149,6 +149,9 @@ pub struct MigrateRequest {
     /// needs it; nothing: it goes when all memory has gone.
     #[serde(default)]
     pub post_copy_after_s: Option<u64>,
+    /// Of a guest whose memory is split: all of it comes to that node, which may be its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merge: bool,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.
@@ -280,6 +283,9 @@ pub struct MigrateResult {
     pub changes: Vec<String>,
     /// What it took; nothing of a plan.
     pub took: Option<MigrateFigures>,
+    /// All of its memory is at one node, or would be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merged: bool,
 }
 
 /// What a migration took, as libvirt counted it.

@@ -73,6 +73,7 @@ fn departures() {
         is_active: true,
         has_job: false,
         on_machine_ethernet: None,
+        spread: None,
         host_cpu_xml: None,
         files: BTreeMap::from([("/d/web".into(), FileFacts::default())]),
     };

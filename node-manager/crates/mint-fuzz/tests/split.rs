@@ -4,7 +4,8 @@
 
 use mint_fuzz::fuzz;
 use mint_split::{
-    Frame, Geometry, HEADER_BYTES, Header, PAGE, PAGE_BYTES, PageNo, PageRun, Pages, Version,
+    Frame, Geometry, Greeting, HEADER_BYTES, Header, PAGE, PAGE_BYTES, PageNo, PageRun, Pages,
+    SubNo, Version,
 };
 use mint_store::{Ended, Kept, answers};
 
@@ -21,6 +22,10 @@ fn pages(first: u64, bytes: &[u8]) -> Pages {
         pages.push(Version(2), &[byte; PAGE]);
     }
     pages
+}
+
+fn greeting() -> Greeting {
+    Greeting { uuid: [1; 16], secret: [2; 16], epoch: 3, memory_bytes: 4, main: None }
 }
 
 fn stream(frames: &[Frame]) -> Vec<u8> {
@@ -68,8 +73,11 @@ fn memory_server() {
         stream(&[Frame::Out(pages(12, &[1])), Frame::Drop(versions(12)), Frame::In(run(13, 1))]),
         stream(&[Frame::Kept(versions(3)), Frame::Listed(versions(9)), Frame::Missing(run(4, 4))]),
         stream(&[
-            Frame::Hello { uuid: [1; 16], secret: [2; 16], epoch: 3, memory_bytes: 4 },
+            Frame::Hello(greeting()),
             Frame::Welcome,
+            Frame::Copy(pages(4, &[0, 2])),
+            Frame::Words(PageNo(0), vec![0, 1, 11]),
+            Frame::Subs(0, vec![SubNo(0), SubNo(1)]),
         ]),
     ];
     let tally = fuzz("memory server", &seeds, |bytes| {

@@ -14,6 +14,7 @@ use crate::copies::drop_copies;
 use crate::hypervisor::Needs;
 use crate::journal::{Record, Side};
 use crate::leases;
+use crate::moves;
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
@@ -100,8 +101,9 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
 /// # Errors
 /// When another one of that UUID is expected, a file is there by now, or it cannot be written.
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
-    let Expected { from, machine, disks } = expected;
-    let record = Record { side: Side::Arrival, uuid, peer: from, machine, disks, xml: None };
+    let Expected { from, machine, disks, memory } = expected;
+    let side = Side::Arrival;
+    let record = Record { side, uuid, peer: from, machine, disks, xml: None, memory };
     let (journal, host, gate) = (app.journal.clone(), app.host.clone(), app.gate.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {
@@ -150,7 +152,7 @@ pub(crate) async fn undo(app: &App, uuid: String) -> Result<(), ErrorBody> {
 /// When it is not here, or libvirt does not answer.
 pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody> {
     let reference = vm.clone();
-    let arrived = app
+    let mut arrived = app
         .ask(move |hypervisor| {
             let guest = hypervisor.guest(&vm)?;
             // what it took is no reason to doubt that it is here
@@ -169,6 +171,7 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
             })
         })
         .await?;
+    arrived.has_come = arrived.has_come && moves::has_entered(app, &reference);
     if arrived.has_come {
         keep(app, &reference).await?;
         step("arrival-seen").await;

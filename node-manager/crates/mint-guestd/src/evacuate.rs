@@ -201,6 +201,7 @@ impl Places {
                 parallel: request.parallel,
                 compress: request.compress,
                 post_copy_after_s: request.post_copy_after_s,
+                merge: false,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

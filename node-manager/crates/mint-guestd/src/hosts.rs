@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeView};
-use mint_split::{Lease, LeaseEnd, NodeStart, SplitGuest};
+use mint_split::{Lease, LeaseEnd, NodeStart, SplitGuest, files};
 use mint_types::{NodeState, Refusal, RefusalCode};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
@@ -17,9 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
-use crate::memory::{
-    ask, failed, host, known, lease, named, random_secret, runs, text, view, write,
-};
+use crate::memory::{ask, failed, host, known, lease, named, random_secret, runs, text, write};
+use crate::pagers::view;
 
 /// For a pager, which may be starting, to read its guest's memory servers again.
 const READ_WITHIN: Duration = Duration::from_secs(20);
@@ -73,8 +72,13 @@ pub(crate) async fn leave(
 }
 
 /// A guest of that UUID, as its file says now, with its folder.
-fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
-    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
+pub(crate) fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
+    // its hosts do not change while it is between two main hosts
+    let is_here = |folder: &Path| {
+        ![files::COMING, files::ENTERING].iter().any(|name| folder.join(name).exists())
+    };
+    let mut guests =
+        known(app).into_iter().filter(|(folder, guest)| runs(app, guest) && is_here(folder));
     guests.find(|(_, guest)| text(&guest.uuid) == uuid)
 }
 
@@ -136,7 +140,7 @@ async fn change(
         return Ok(());
     };
     if write(folder, guest).is_ok() && keeps_some.is_none() {
-        let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret };
+        let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret, epoch: Some(lease.epoch) };
         _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
     }
     Err(failed(why))
@@ -144,7 +148,7 @@ async fn change(
 
 /// A pager has not read its guest's memory servers.
 #[derive(Debug, thiserror::Error)]
-enum Unread {
+pub(crate) enum Unread {
     /// It has, and cannot work with them: it goes on as before.
     #[error("{0}")]
     Refused(String),
@@ -154,7 +158,7 @@ enum Unread {
 }
 
 /// The guest's pager reads its memory servers again.
-async fn reread(folder: &Path) -> Result<(), Unread> {
+pub(crate) async fn reread(folder: &Path) -> Result<(), Unread> {
     let asked = async {
         let mut said = String::new();
         let mut pager = UnixStream::connect(folder.join("again.sock")).await?;
@@ -202,7 +206,7 @@ async fn settle(app: &Arc<App>, uuid: &str) {
         if !server.leaves || server.is_over() || view.chunks > 0 {
             continue;
         }
-        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret };
+        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
         let ended: Result<Value, ClientError> = match host(&nodes, &server.node) {
             Ok(path) => app.mintd.post(&format!("{path}/leases/end"), &end).await,
             // a node that is gone keeps nothing

@@ -37,6 +37,9 @@ pub(crate) struct Record {
     /// Its definition on the node that it leaves; none of an arrival.
     #[serde(default)]
     pub xml: Option<String>,
+    /// Of an arrival: how its memory comes; none of a guest whose memory is not split.
+    #[serde(default)]
+    pub memory: Option<mint_split::Arrival>,
 }
 
 /// The records of this node.
@@ -124,6 +127,7 @@ mod tests {
             machine: None,
             disks: vec!["/d".into()],
             xml: None,
+            memory: None,
         };
         let journal = Journal::below(&path);
         assert_eq!(journal.all(), []);

@@ -24,7 +24,7 @@ use crate::memory::text;
 /// Between looks at who has a lease.
 const LOOK: Duration = Duration::from_secs(10);
 /// What this node keeps for itself.
-const RESERVE_BYTES: u64 = 64 << 20;
+pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
 const PATH: &str = "/v1/leases";
 /// Between looks at what goes elsewhere, and how long it may stand still.
 const GOES_POLL: Duration = Duration::from_millis(500);
@@ -176,9 +176,10 @@ pub(crate) async fn watch(app: Arc<App>) {
             })
         };
         for lease in given.into_iter().filter(|lease| !runs(lease.main)) {
-            let LeaseView { uuid, secret, main, kept_bytes, .. } = lease;
+            // one that another main host has taken over meanwhile stays
+            let LeaseView { uuid, secret, epoch, main, kept_bytes, .. } = lease;
             info!(node = main.node, boots = main.boots, kept_bytes, "the guest's node has ended");
-            if let Err(error) = end(&app, &LeaseEnd { uuid, secret }).await {
+            if let Err(error) = end(&app, &LeaseEnd { uuid, secret, epoch }).await {
                 warn!(%error, "a lease goes on");
             }
         }

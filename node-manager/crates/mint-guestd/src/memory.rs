@@ -15,20 +15,22 @@ use std::time::Duration;
 use mint_api::{ClientError, ErrorBody, ErrorCode, NodeView, VmMemory, VmMemoryHost};
 use mint_guests::domain::Domain;
 use mint_guests::split::Split;
+use mint_guests::split::monitor;
 use mint_split::{
-    Lease, LeaseEnd, MemoryView, NodeStart, PAGE_BYTES, Server, ServerAddress, SplitGuest, Uuid,
-    limit_bytes,
+    Lease, LeaseEnd, NodeStart, PAGE_BYTES, PagerCall, Server, ServerAddress, SplitGuest, Uuid,
+    files, limit_bytes,
 };
 use mint_types::{Refusal, RefusalCode};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::app::{App, client_error, path_of};
+use crate::journal::Side;
+use crate::pagers::{call, view};
 
 /// Folder with one folder for each guest's QEMU, in the tmpfs that its memory is in.
 const FOLDER: &str = "/run/mint/ram/guests";
@@ -36,18 +38,27 @@ const KEEPER: &str = "/usr/sbin/mint-keeper";
 const LOGS: &str = "/var/log/mint";
 /// For a keeper to watch a guest's memory.
 const ARMED_WITHIN: Duration = Duration::from_secs(60);
-/// For a pager to say where everything is.
-const TOLD_WITHIN: Duration = Duration::from_secs(20);
 /// Between looks at guests: for those whose end nobody has told, or whose keeper has gone.
 const LOOK: Duration = Duration::from_secs(3);
 /// Of a main host that is a guest's first.
 const FIRST_EPOCH: u64 = 1;
 
+/// What a keeper begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begin {
+    /// A guest that starts.
+    Start,
+    /// A guest of which another keeper has gone, and the pager has not.
+    Adopt,
+    /// A guest that comes from another host.
+    Come,
+}
+
 pub(crate) fn failed(text: impl std::fmt::Display) -> ErrorBody {
     ErrorBody::new(ErrorCode::Failed, text)
 }
 
-fn unreadable(error: &dyn std::error::Error) -> ErrorBody {
+pub(crate) fn unreadable(error: &dyn std::error::Error) -> ErrorBody {
     ErrorBody::from_error(ErrorCode::BadRequest, error)
 }
 
@@ -74,6 +85,8 @@ pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
         epoch: FIRST_EPOCH,
         qemu,
         servers: Vec::new(),
+        main: Some(main),
+        monitor: monitor(xml).map(PathBuf::from),
     };
     let begun = begin_with(app, &mut guest, &split, main).await;
     if begun.is_err() {
@@ -99,7 +112,7 @@ async fn begin_with(
     let folder = folder(app, guest);
     write(&folder, guest)
         .map_err(|error| failed(format_args!("cannot write {}: {error}", folder.display())))?;
-    start_keeper(app, guest, &folder, false).await?;
+    start_keeper(app, guest, &folder, Begin::Start).await?;
     info!(guest = guest.name, qemu = guest.qemu, "its memory is split");
     Ok(())
 }
@@ -124,7 +137,8 @@ pub(crate) async fn ask(
         }),
         Err(error) => {
             if !lease.stays {
-                let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret };
+                let end =
+                    LeaseEnd { uuid: lease.uuid, secret: lease.secret, epoch: Some(lease.epoch) };
                 _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
             }
             Err(client_error(error))
@@ -175,12 +189,15 @@ pub(crate) fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> 
     }
 }
 
-/// The keeper outlives this daemon. One that adopts takes over from a pager whose keeper has gone.
-async fn start_keeper(
+/// The keeper outlives this daemon.
+///
+/// # Errors
+/// When the guest's memory is not watched.
+pub(crate) async fn start_keeper(
     app: &App,
     guest: &SplitGuest,
     folder: &Path,
-    adopts: bool,
+    begin: Begin,
 ) -> Result<(), ErrorBody> {
     let keeper = app.host.path(KEEPER);
     let log = app.host.path(LOGS).join(format!("memory-{}.log", guest.name));
@@ -189,7 +206,11 @@ async fn start_keeper(
         output.map_err(|error| failed(format_args!("cannot use {}: {error}", log.display())))?;
     let mut command = Command::new(&keeper);
     command
-        .args(adopts.then_some("--adopt"))
+        .args(match begin {
+            Begin::Start => None,
+            Begin::Adopt => Some("--adopt"),
+            Begin::Come => Some("--coming"),
+        })
         .arg(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -246,7 +267,7 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
         node: here.id,
         node_name: here.name,
         memory_bytes: guest.memory_bytes,
-        main_bytes: guest.main_bytes,
+        main_bytes: guest.main_bytes.min(guest.memory_bytes),
         chunk_bytes: guest.chunk_bytes,
         untouched_bytes: bytes(view.virgin_pages),
         here_bytes: bytes(view.local_pages),
@@ -263,25 +284,11 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
     })
 }
 
-/// What a guest's pager says of its pages.
-///
-/// # Errors
-/// When it does not answer.
-pub(crate) async fn view(folder: &Path) -> io::Result<MemoryView> {
-    let asked = timeout(TOLD_WITHIN, async {
-        let mut answer = Vec::new();
-        let mut pager = UnixStream::connect(folder.join("pager.sock")).await?;
-        pager.read_to_end(&mut answer).await?;
-        Ok::<MemoryView, io::Error>(serde_json::from_slice(&answer)?)
-    });
-    asked.await.map_err(io::Error::from)?
-}
-
 /// A guest's QEMU has ended, libvirt says.
 pub(crate) async fn ended(app: &App, xml: &str) -> Result<(), ErrorBody> {
     let uuid = uuid_of(&Domain::parse(xml).map_err(|error| unreadable(&error))?)?;
     for (folder, guest) in known(app) {
-        if guest.uuid == uuid && !runs(app, &guest) {
+        if guest.uuid == uuid && !runs(app, &guest) && is_over(app, &folder, &guest).await {
             end(app, &folder, &guest).await;
         }
     }
@@ -295,7 +302,7 @@ pub(crate) async fn watch(app: Arc<App>) {
         for (folder, guest) in known(&app) {
             if runs(&app, &guest) {
                 guard(&app, &folder, &guest).await;
-            } else {
+            } else if is_over(&app, &folder, &guest).await {
                 end(&app, &folder, &guest).await;
             }
         }
@@ -310,7 +317,7 @@ async fn guard(app: &App, folder: &Path, guest: &SplitGuest) {
         (None | Some(true), _) => {}
         (Some(false), Some(true)) => {
             warn!(guest = guest.name, "its keeper has gone: another one takes over");
-            if let Err(error) = start_keeper(app, guest, folder, true).await {
+            if let Err(error) = start_keeper(app, guest, folder, Begin::Adopt).await {
                 warn!(guest = guest.name, %error, "no keeper");
             }
         }
@@ -331,9 +338,29 @@ fn is_held(path: &Path) -> Option<bool> {
     Some(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
+/// Whether nobody wants what is left of a guest whose QEMU has ended. One that went to another
+/// host is over once that is sure to have all of it: so long the guest's departure is remembered.
+async fn is_over(app: &App, folder: &Path, guest: &SplitGuest) -> bool {
+    let is_going = folder.join(files::GOING).exists();
+    if app.journal.get(Side::Departure, &text(&guest.uuid)).is_some() {
+        return !is_going && !folder.join(files::GONE).exists();
+    }
+    if is_going && !folder.join(files::GONE).exists() {
+        // its pager waits for a host that does not come
+        if let Err(error) = call(folder, &PagerCall::Stay).await {
+            warn!(guest = guest.name, %error, "its pager does not answer");
+        }
+    }
+    true
+}
+
 /// Ends a guest's leases; what cannot be told yet stays known.
 async fn end(app: &App, folder: &Path, guest: &SplitGuest) {
-    if end_leases(app, guest).await {
+    // one that was about to come has its leases where it was
+    if folder.join(files::COMING).exists() {
+        info!(guest = guest.name, "it did not come");
+        remove(folder);
+    } else if end_leases(app, guest).await {
         info!(guest = guest.name, "its memory is nowhere any more");
         remove(folder);
     }
@@ -346,7 +373,7 @@ async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
     for server in &guest.servers {
         // a node that is gone keeps nothing
         let Ok(path) = host(&nodes, &server.node) else { continue };
-        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret };
+        let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
         let ended: Result<Value, ClientError> =
             app.mintd.post(&format!("{path}/leases/end"), &end).await;
         match ended.map_err(client_error) {
@@ -364,7 +391,7 @@ async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
 pub(crate) fn known(app: &App) -> Vec<(PathBuf, SplitGuest)> {
     let Ok(entries) = fs::read_dir(app.host.path(FOLDER)) else { return Vec::new() };
     let guest = |path: PathBuf| {
-        let text = fs::read(path.join("guest.json")).ok()?;
+        let text = fs::read(path.join(files::GUEST)).ok()?;
         Some((path, serde_json::from_slice(&text).ok()?))
     };
     entries.flatten().filter_map(|entry| guest(entry.path())).collect()
@@ -377,21 +404,21 @@ pub(crate) fn runs(app: &App, guest: &SplitGuest) -> bool {
     line.is_ok_and(|line| line.windows(uuid.len()).any(|part| part == uuid.as_bytes()))
 }
 
-fn folder(app: &App, guest: &SplitGuest) -> PathBuf {
+pub(crate) fn folder(app: &App, guest: &SplitGuest) -> PathBuf {
     app.host.path(FOLDER).join(format!("{}.{}", text(&guest.uuid), guest.qemu))
 }
 
 pub(crate) fn write(folder: &Path, guest: &SplitGuest) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // nobody looks before it is whole
-    let new = folder.join("guest.json.new");
+    let new = folder.join(format!("{}.new", files::GUEST));
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(&serde_json::to_vec(guest).map_err(io::Error::other)?)?;
-    fs::rename(new, folder.join("guest.json"))
+    fs::rename(new, folder.join(files::GUEST))
 }
 
-fn remove(folder: &Path) {
+pub(crate) fn remove(folder: &Path) {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             warn!(folder = %folder.display(), %error, "is left behind");
@@ -400,7 +427,7 @@ fn remove(folder: &Path) {
     }
 }
 
-fn qemu_of(app: &App, name: &str) -> Result<u32, ErrorBody> {
+pub(crate) fn qemu_of(app: &App, name: &str) -> Result<u32, ErrorBody> {
     let path = app.host.path(&format!("/run/libvirt/qemu/{name}.pid"));
     let text = fs::read_to_string(&path).map_err(|error| {
         failed(format_args!("no QEMU of guest {name}: {}: {error}", path.display()))
@@ -408,7 +435,7 @@ fn qemu_of(app: &App, name: &str) -> Result<u32, ErrorBody> {
     text.trim().parse().map_err(|_| failed(format_args!("{} is no process id", path.display())))
 }
 
-fn uuid_of(domain: &Domain) -> Result<Uuid, ErrorBody> {
+pub(crate) fn uuid_of(domain: &Domain) -> Result<Uuid, ErrorBody> {
     let digits: String =
         domain.uuid.iter().flat_map(|uuid| uuid.chars()).filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);

@@ -24,6 +24,8 @@ use crate::app::{App, Moving, client_error, path_of};
 use crate::copies::drop_copies;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
+use crate::merge;
+use crate::moves;
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
@@ -44,6 +46,8 @@ pub(crate) struct Way {
     request: MigrateRequest,
     /// Our machine, as the destination knows it; none if that is a node of ours.
     from_machine: Option<MachineId>,
+    /// Its memory is split: what is here goes by its pager.
+    is_split: bool,
     /// No other operation moves the guest as long as this is here.
     _moving: Moving,
 }
@@ -69,9 +73,16 @@ pub(crate) async fn prepare(
         None => None,
     };
     let xml = leaving.persistent_xml.clone();
-    let departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
+    let mut departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
+    if request.merge {
+        merge_spread(&mut departure)?;
+    }
     let plan = plan(app, &departure, &to).await?;
-    Ok(Way { from, to, plan, uuid, xml, request, from_machine, _moving: moving })
+    let is_split = departure.spread.is_some();
+    if is_split {
+        check_split(&plan.name, &request)?;
+    }
+    Ok(Way { from, to, plan, uuid, xml, request, from_machine, is_split, _moving: moving })
 }
 
 /// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
@@ -129,6 +140,37 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
     }
 }
 
+/// The next host is to have all of a guest's memory, and may keep a part of it already.
+fn merge_spread(departure: &mut Departure) -> Result<(), ErrorBody> {
+    let domain = Domain::parse(&departure.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    if !domain.is_split {
+        return Err(merge::not_split(&domain.name));
+    }
+    if let Some(spread) = &mut departure.spread {
+        (spread.main_bytes, spread.hosts) = (domain.memory_bytes, Vec::new());
+    }
+    Ok(())
+}
+
+/// Memory that is split does not go by QEMU's stream.
+fn check_split(name: &str, request: &MigrateRequest) -> Result<(), ErrorBody> {
+    let asked = [
+        ("post-copy", request.post_copy_after_s.is_some()),
+        ("parallel streams", request.parallel.is_some()),
+        ("compression", request.compress),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((what, _)) => {
+            let text = format!("the memory of vm {name} is split: it moves without {what}");
+            let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
+                .hint("leave that out");
+            Err(ErrorBody::refused(vec![refusal]))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a guest is that is to leave.
 ///
 /// # Errors
@@ -143,6 +185,7 @@ pub(crate) async fn depart(
         Domain::parse(&xml).map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
     let host = app.host.clone();
     let on_machine_ethernet = Some(host.is_on_machine_ethernet());
+    let spread = moves::spread(app, &domain).await?;
     // a file system may hang
     let files = app
         .ask(move |_| {
@@ -161,6 +204,7 @@ pub(crate) async fn depart(
         host_cpu_xml,
         files,
         on_machine_ethernet,
+        spread,
     })
 }
 
@@ -188,6 +232,7 @@ impl Way {
             disks: self.plan.disks.iter().map(view).collect(),
             changes: self.plan.changes.clone(),
             took: None,
+            merged: self.request.merge,
         }
     }
 
@@ -235,7 +280,13 @@ impl Way {
         };
         let (moved, disk_sent_bytes) = tokio::join!(moving, telling);
         match moved {
-            Ok(()) => self.arrived(app, began.elapsed(), disk_sent_bytes).await,
+            Ok(()) => {
+                let result = self.arrived(app, began.elapsed(), disk_sent_bytes).await?;
+                if self.request.merge {
+                    merge::wait(app, self.to.id, &self.uuid, lines).await?;
+                }
+                Ok(result)
+            }
             Err(error) => Err(self.failed(app, error).await),
         }
     }
@@ -249,6 +300,7 @@ impl Way {
             machine: self.to.machine,
             disks: files.cloned().collect(),
             xml: self.xml.clone(),
+            memory: None,
         }
     }
 
@@ -260,11 +312,6 @@ impl Way {
     /// Writes down on both nodes what the migration may leave behind.
     async fn begin(&self, app: &Arc<App>) -> Result<(), ErrorBody> {
         let record = self.record();
-        let expected = Expected {
-            from: self.from.id,
-            machine: self.from_machine,
-            disks: record.disks.clone(),
-        };
         app.journal.write(&record).map_err(|error| {
             let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
             let text = format!("vm {} stays: its way cannot be written down", self.plan.name);
@@ -272,11 +319,26 @@ impl Way {
             body
         })?;
         step("move-written").await;
-        let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
-        told.map(drop).map_err(|error| {
+        let told = self.tell(app, record.disks).await;
+        if told.is_err() && moves::stay(app, &self.uuid).await.is_ok() {
             app.journal.forget(Side::Departure, &self.uuid);
-            client_error(error)
-        })
+        }
+        told
+    }
+
+    async fn tell(&self, app: &Arc<App>, disks: Vec<String>) -> Result<(), ErrorBody> {
+        let rate = self.request.bandwidth_bytes_s;
+        let memory = match self.is_split {
+            true => {
+                let merge = self.request.merge;
+                Some(moves::go(app, &self.from, &self.uuid, rate, merge).await?)
+            }
+            false => None,
+        };
+        step("move-memory").await;
+        let expected = Expected { from: self.from.id, machine: self.from_machine, disks, memory };
+        let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
+        told.map(drop).map_err(client_error)
     }
 
     /// How libvirt reaches the other's: the ssh key is this machine's alone.
@@ -362,7 +424,8 @@ impl Way {
         step("move-failed").await;
         let here = app.ask(move |hypervisor| hypervisor.guest(&uuid)).await;
         // what is not taken back now is by settle.rs
-        let stays = matches!(&here, Ok(guest) if guest.active);
+        let stays = matches!(&here, Ok(guest) if guest.active)
+            && moves::stay(app, &self.uuid).await.is_ok();
         if stays && app.mintd.post::<Value>(&self.arrival("/undo"), &json!({})).await.is_ok() {
             app.journal.forget(Side::Departure, &self.uuid);
         }
@@ -447,6 +510,7 @@ mod tests {
             parallel: Some(2),
             compress: false,
             post_copy_after_s: None,
+            merge: false,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

@@ -2,9 +2,11 @@
 //! Guests of this node.
 
 use mint_api::{ErrorBody, NodeView, VmList, VmVerb, VmView};
+use tracing::info;
 
 use crate::app::App;
 use crate::hypervisor::GuestFacts;
+use crate::moves;
 
 fn view(app: &App, facts: GuestFacts, here: &NodeView) -> VmView {
     VmView {
@@ -57,5 +59,12 @@ pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, E
         VmVerb::Cancel => hypervisor.cancel(&name),
     })
     .await?;
+    if let VmVerb::Cancel = verb {
+        // libvirt waits for its other side, and that for the guest's memory, which comes no more
+        let uuid = show(app, vm.clone()).await?.uuid;
+        if let Err(error) = moves::stay(app, &uuid).await {
+            info!(vm, %error, "its memory goes on");
+        }
+    }
     show(app, vm).await
 }

@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 use crate::app::{App, client_error, path_of};
 use crate::wire::{Arrived, Told};
 use crate::{
-    arrivals, console, evacuate, hosts, import, leases, memory, migrate, own, pins, vacate, wide,
+    arrivals, console, evacuate, hosts, import, leases, memory, merge, migrate, moves, own, pins,
+    vacate, wide,
 };
 
 /// A guest's XML, twice, is the largest that is sent.
@@ -47,6 +48,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/leases", get(keeps).post(give_lease))
         .route("/v1/local/leases/end", post(end_lease))
         .route("/v1/local/memory/begin", post(begin_memory))
+        .route("/v1/local/memory/expected", post(expected_memory))
         .route("/v1/local/memory/end", post(end_memory))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
@@ -133,6 +135,15 @@ async fn own_act(
         Verb::Simple(verb) => Ok(Json(own::act(&app, vm, verb).await?).into_response()),
         Verb::Migrate => {
             let request: MigrateRequest = parse(&body)?;
+            if request.merge {
+                if let Some(merge) = merge::prepare(&app, &vm, &request).await? {
+                    return Ok(lines::respond(move |lines| async move {
+                        let done = merge.carry_out(&app, &lines).await;
+                        let line = done.map_or_else(Line::Error, |done| Line::Result(json!(done)));
+                        lines.send(&line).await;
+                    }));
+                }
+            }
             let way = migrate::prepare(&app, vm, request).await?;
             // an operation answers with lines, also if there is only one
             Ok(lines::respond(move |lines| async move {
@@ -215,7 +226,14 @@ async fn leave_memory(
 /// Of libvirt's hook, which mintd does not pass on.
 async fn begin_memory(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
     let Told { xml } = parse(&body)?;
-    memory::begin(&app, &xml).await?;
+    moves::begin(&app, &xml).await?;
+    Ok(Json(json!({})))
+}
+
+/// The same.
+async fn expected_memory(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    let Told { xml } = parse(&body)?;
+    moves::check_expected(&app, &xml)?;
     Ok(Json(json!({})))
 }
 

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::journal::Journal;
 use crate::libvirt::Libvirt;
-use crate::{hosts, import, leases, memory, routes, settle};
+use crate::{hosts, import, leases, memory, moves, routes, settle};
 
 /// Calls of libvirt that may hang at the same time; more of them wait.
 const CALLS_MAX: usize = 16;
@@ -77,6 +77,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         let app = Arc::new(app);
         tokio::spawn(serve(listener, routes::router(app.clone())));
         import::tidy(&app.host);
+        moves::make_folder(&app.host);
         tokio::spawn(leases::watch(app.clone()));
         tokio::spawn(memory::watch(app.clone()));
         tokio::spawn(hosts::watch(app.clone()));

@@ -14,6 +14,7 @@ use crate::app::{App, client_error, path_of};
 use crate::copies::drop_copies;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::journal::{Record, Side};
+use crate::moves;
 use crate::wire::Arrived;
 
 /// Until the next look while nothing is left to settle, and until the second look at what is.
@@ -71,8 +72,12 @@ async fn arrival(app: &App, record: &Record) -> Result<bool, ErrorBody> {
 /// A guest that was to leave. Gives whether that is over.
 async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
     let here = here(app, &record.uuid).await?;
-    if matches!(here, Here::Busy | Here::Settled) {
-        return Ok(matches!(here, Here::Settled));
+    if matches!(here, Here::Settled) {
+        moves::stay(app, &record.uuid).await?;
+        return Ok(true);
+    }
+    if matches!(here, Here::Busy) {
+        return Ok(false);
     }
     let peer = path_of(record.machine, record.peer);
     let path = format!("{peer}/arrivals/{}", record.uuid);
@@ -90,7 +95,7 @@ async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
         (Here::Stuck, None) => {
             app.ask(move |hypervisor| hypervisor.resume(&uuid)).await?;
             info!(uuid = record.uuid, "stood still for a switch-over that never was: it goes on");
-            Ok(true)
+            moves::stay(app, &record.uuid).await.map(|()| true)
         }
         // its process ended before it could go
         (Here::Off, None) => Ok(true),

@@ -6,6 +6,7 @@ mod evacuate;
 mod import;
 mod linked;
 mod memory;
+mod moves;
 mod vacate;
 
 use std::sync::{Arc, Mutex};
@@ -423,6 +424,7 @@ async fn after_a_death(machine: &Machine) {
         machine: None,
         disks: vec!["/disks/web".into()],
         xml: (side == Side::Departure).then(|| xml("web")),
+        memory: None,
     };
     machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();
     machine.apps[1].journal.write(&record(Side::Arrival, 1)).unwrap();

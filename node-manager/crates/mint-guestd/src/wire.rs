@@ -31,6 +31,9 @@ pub(crate) struct Expected {
     pub machine: Option<MachineId>,
     /// Files that its disks are copied to.
     pub disks: Vec<String>,
+    /// Of a guest whose memory is split.
+    #[serde(default)]
+    pub memory: Option<mint_split::Arrival>,
 }
 
 /// What libvirt's hook was told.

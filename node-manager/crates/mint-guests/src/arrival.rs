@@ -45,12 +45,30 @@ pub struct Departure {
     /// when it is not told.
     #[serde(default)]
     pub on_machine_ethernet: Option<bool>,
+    /// Of a guest whose memory is split, what its new main host is to have; none of others, and
+    /// from hosts that such guests do not leave.
+    #[serde(default)]
+    pub spread: Option<Spread>,
+}
+
+/// A guest whose memory is split, and can go to another main host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Spread {
+    /// What its main host has of it.
+    pub main_bytes: u64,
+    /// Nodes that keep the rest, and go on with that.
+    pub hosts: Vec<NodeId>,
 }
 
 impl Departure {
     /// Whether the guest is on that node of the machine that it is to come to.
     fn is_on(&self, node: NodeId) -> bool {
         self.machine.is_none() && self.from == node
+    }
+
+    /// Memory that it takes of its host.
+    fn taken_bytes(&self, domain: &Domain) -> u64 {
+        self.spread.as_ref().map_or(domain.memory_bytes, |spread| spread.main_bytes)
     }
 }
 
@@ -137,7 +155,7 @@ pub struct DiskCopy {
 pub struct Plan {
     /// The guest's name.
     pub name: String,
-    /// Its memory.
+    /// Its memory; of a guest whose memory is split what its main host has of it.
     pub memory_bytes: u64,
     /// Disks that are copied.
     pub disks: Vec<DiskCopy>,
@@ -190,8 +208,9 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
     let running = land(&departure.xml, &ground.cpus)?;
     let persistent =
         departure.persistent_xml.as_deref().map(|xml| land(xml, &ground.cpus)).transpose()?;
+    let memory_bytes = departure.taken_bytes(&domain);
     Ok(Plan {
-        memory_bytes: domain.memory_bytes,
+        memory_bytes,
         disks,
         nvram,
         xml: running.xml,
@@ -276,7 +295,7 @@ impl Found<'_> {
             self.refuse(RefusalCode::VmCpu, text, hint);
         }
         let (wants, has) = (
-            self.domain.memory_bytes.saturating_add(OVERHEAD_BYTES),
+            self.departure.taken_bytes(self.domain).saturating_add(OVERHEAD_BYTES),
             self.ground.free_memory_bytes,
         );
         if wants > has {
@@ -291,6 +310,30 @@ impl Found<'_> {
         if self.domain.has_huge_pages {
             let text = format!("vm {vm} has huge pages; how many {there} has is not known");
             self.refuse(RefusalCode::VmTied, text, "virsh migrate does not ask");
+        }
+    }
+
+    /// Memory that is split stays where it is kept; what the main host has goes along.
+    fn spread(&mut self) {
+        if !self.domain.is_split {
+            return;
+        }
+        let (vm, there) = (self.domain.name.clone(), self.ground.name.clone());
+        let Some(spread) = &self.departure.spread else {
+            let text = format!(
+                "the memory of vm {vm} is split over several hosts, and it has no monitor for its move"
+            );
+            let hint = "give its domain one (docs/split-memory.md, or mint-guest --print), and start it anew";
+            self.refuse(RefusalCode::VmTied, text, hint);
+            return;
+        };
+        if self.departure.machine.is_some() {
+            let text = format!("the memory of vm {vm} is split over nodes of another machine");
+            self.refuse(RefusalCode::VmTied, text, "move it to another node of its machine");
+        } else if spread.hosts.contains(&self.ground.node) {
+            let text = format!("{there} keeps a part of the memory of vm {vm}");
+            let hint = "mintctl memory evacuate that node first, or move it to another one";
+            self.refuse(RefusalCode::VmTied, text, hint);
         }
     }
 
@@ -312,6 +355,7 @@ impl Found<'_> {
                 format!("vm {vm} has {part}, whose state is on {}", self.departure.from_name);
             self.refuse(RefusalCode::VmTied, text, "end it, and start it there");
         }
+        self.spread();
         for Card { kind, source } in &self.domain.cards {
             let Some(source) = source else { continue };
             let known = match kind.as_str() {

@@ -95,6 +95,8 @@ pub struct Domain {
     pub folders: Vec<String>,
     /// Other parts whose state stays on the host, in words.
     pub tied: Vec<&'static str>,
+    /// Whether its memory is split over several hosts ([`crate::split`]).
+    pub is_split: bool,
 }
 
 impl Domain {
@@ -133,9 +135,7 @@ impl Domain {
         if !devices.shmems.is_empty() {
             tied.push("memory shared with other guests (shmem)");
         }
-        if element(xml, &["domain", "metadata", MEMORY_ELEMENT]).is_some() {
-            tied.push("memory that is split over several hosts");
-        }
+        let is_split = element(xml, &["domain", "metadata", MEMORY_ELEMENT]).is_some();
         let backing = read.memory_backing.unwrap_or_default();
         Ok(Self {
             kind: read.kind,
@@ -158,6 +158,7 @@ impl Domain {
                 .map(|folder| folder.source.and_then(Source::path).unwrap_or_default())
                 .collect(),
             tied,
+            is_split,
         })
     }
 }

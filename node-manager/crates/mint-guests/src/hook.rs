@@ -14,7 +14,6 @@ use mint_types::CpuSet;
 
 use crate::domain::{Domain, DomainError, element};
 use crate::landing::{HostCpus, land};
-use crate::split::Split;
 
 /// What libvirt asks its hook for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,26 +41,12 @@ impl Call {
     }
 }
 
-/// A guest cannot come here.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HookError {
-    /// Its XML.
-    #[error(transparent)]
-    Domain(#[from] DomainError),
-    /// Its memory is at several hosts, and this one cannot take it over.
-    #[error("the memory of guest {0} is split over several hosts: such a guest does not move yet")]
-    Split(String),
-}
-
 /// The XML that a guest gets on this host; nothing where it fits as it is.
 ///
 /// # Errors
-/// When its XML cannot be read, or it cannot come: libvirt refuses the migration then.
-pub fn answer(xml: &str, host: &HostCpus) -> Result<Option<String>, HookError> {
-    let domain = Domain::parse(xml)?;
-    if Split::of_domain(xml)?.is_some() {
-        return Err(HookError::Split(domain.name));
-    }
+/// When its XML cannot be read: libvirt refuses the migration then.
+pub fn answer(xml: &str, host: &HostCpus) -> Result<Option<String>, DomainError> {
+    Domain::parse(xml)?;
     let landing = land(xml, host)?;
     Ok((!landing.changes.is_empty()).then_some(landing.xml))
 }
@@ -119,20 +104,6 @@ mod tests {
         ] {
             assert_eq!(Call::of(&words(text)), call, "{text}");
         }
-    }
-
-    #[test]
-    fn guest_with_split_memory_does_not_come() {
-        let memory = "<mint:memory xmlns:mint='urn:mint:memory:1' main='1048576' chunk='65536'>\
-                      <mint:host node='node2' bytes='1048576'/></mint:memory>";
-        let web = WEB.replacen("<name>", &format!("<metadata>{memory}</metadata><name>"), 1);
-        let host = HostCpus {
-            online: "0-7".parse().unwrap(),
-            taken: CpuSet::default(),
-            numa_nodes: "0-1".parse().unwrap(),
-        };
-        let error = answer(&web, &host).unwrap_err();
-        assert!(matches!(&error, HookError::Split(name) if name == "web"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,10 @@ use quick_xml::events::{BytesStart, Event};
 
 use crate::domain::{DomainError, MEMORY_ELEMENT as ELEMENT, element};
 
+/// Folder with QEMU's monitors for pagers: it is QEMU's user's.
+pub const MONITORS: &str = "/run/mint/qmp";
+/// Namespace of what libvirt passes on to QEMU as it stands.
+pub(crate) const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// Chunks that pages go and come by, where nothing else is asked for.
 pub const CHUNK: &str = "64K";
 /// Namespace of the element in a domain's metadata.
@@ -169,6 +173,34 @@ impl Split {
     }
 }
 
+/// Arguments for QEMU: a monitor beside libvirt's, for the guest of that name.
+pub(crate) fn monitor_arguments(name: &str) -> [String; 2] {
+    ["-qmp".to_owned(), format!("unix:{MONITORS}/{name},server=on,wait=off")]
+}
+
+/// Where a domain's QEMU has such a monitor; none: its memory does not move.
+pub fn monitor(xml: &str) -> Option<String> {
+    let text = element(xml, &["domain", "qemu:commandline"])?;
+    let mut reader = Reader::from_str(text);
+    loop {
+        match reader.read_event().ok()? {
+            Event::Start(tag) | Event::Empty(tag) if tag.name().as_ref() == b"qemu:arg" => {
+                let value = attribute(&tag, "value")?;
+                let path = value.strip_prefix("unix:").and_then(|rest| rest.split(',').next());
+                let of_ours = |path: &&str| {
+                    let name = path.strip_prefix(MONITORS).and_then(|rest| rest.strip_prefix('/'));
+                    name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+                };
+                if let Some(path) = path.filter(of_ours) {
+                    return Some(path.to_owned());
+                }
+            }
+            Event::Eof => return None,
+            _ => {}
+        }
+    }
+}
+
 fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
     let value = tag.try_get_attribute(name).ok()??;
     Some(value.unescape_value().ok()?.into_owned())
@@ -218,6 +250,24 @@ mod tests {
             );
         }
         assert_eq!(error("main=4M,node2=rest", "2M"), SplitError::Main(2 * MIB));
+    }
+
+    #[test]
+    fn monitor_is_one_in_its_folder() {
+        let domain = |value: &str| {
+            format!(
+                "<domain xmlns:qemu='{QEMU_NAMESPACE}'><qemu:commandline><qemu:arg value='-qmp'/>\
+                 <qemu:arg value='{value}'/></qemu:commandline></domain>"
+            )
+        };
+        let [_, good] = monitor_arguments("web");
+        assert_eq!(monitor(&domain(&good)).as_deref(), Some("/run/mint/qmp/web"));
+        for other in
+            ["unix:/tmp/web,server=on", "unix:/run/mint/qmp/../x", "unix:/run/mint/qmp/", ""]
+        {
+            assert_eq!(monitor(&domain(other)), None, "{other}");
+        }
+        assert_eq!(monitor("<domain/>"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use quick_xml::events::BytesText;
 
 use crate::domain::MEMORY_ELEMENT;
 use crate::guest::{Boot, Firmware, Guest, Network};
-use crate::split::{HOST, NAMESPACE, Split};
+use crate::split::{HOST, NAMESPACE, QEMU_NAMESPACE, Split, monitor_arguments};
 
 /// Name of the pool and of the network on every node.
 pub const POOL: &str = "mint";
@@ -20,7 +20,9 @@ type Written = io::Result<()>;
 
 /// The guest's domain.
 pub fn domain(guest: &Guest) -> String {
-    document("domain", &[("type", "kvm")], |w| {
+    let attributes = [("type", "kvm"), ("xmlns:qemu", QEMU_NAMESPACE)];
+    let attributes = if guest.split.is_some() { &attributes[..] } else { &attributes[..1] };
+    document("domain", attributes, |w| {
         text(w, "name", &guest.name)?;
         if let Some(split) = &guest.split {
             parent(w, "metadata", &[], |w| metadata(w, split))?;
@@ -71,7 +73,14 @@ pub fn domain(guest: &Guest) -> String {
         text(w, "on_poweroff", "destroy")?;
         text(w, "on_reboot", "restart")?;
         text(w, "on_crash", "destroy")?;
-        parent(w, "devices", &[], |w| devices(w, guest))
+        parent(w, "devices", &[], |w| devices(w, guest))?;
+        if guest.split.is_none() {
+            return Ok(());
+        }
+        parent(w, "qemu:commandline", &[], |w| {
+            let mut each = monitor_arguments(&guest.name).into_iter();
+            each.try_for_each(|argument| empty(w, "qemu:arg", &[("value", &argument)]))
+        })
     })
 }
 

@@ -2,7 +2,8 @@
 //! libvirt's hook for guests of QEMU: /etc/libvirt/hooks/qemu. libvirt runs it, not people.
 //!
 //! A guest that comes gets pins of this host. One whose memory is split goes on only once its
-//! pages can go and come, which `mint-guestd` sees to; when it has ended, that is told, too.
+//! pages can go and come, and comes only once most of them have, which `mint-guestd` sees to; when
+//! it has ended, that is told, too.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -16,9 +17,9 @@ use serde_json::{Value, json};
 
 /// What libvirt gives is not longer.
 const XML_BYTES_MAX: u64 = 1 << 20;
-/// For a guest's pages to be able to go and come: other nodes are asked, and a node's vCPUs may
-/// stall.
-const ARMED_WITHIN: Duration = Duration::from_secs(120);
+/// For a guest's pages to be able to go and come, and for most of them to come: mint-guestd answers
+/// as soon as that does not get on.
+const ARMED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,19 +47,25 @@ fn main() -> ExitCode {
 }
 
 fn answer(call: Call, xml: &str) -> Result<(), String> {
+    let is_split = Split::of_domain(xml).map_err(|error| error.to_string())?.is_some();
     if call == Call::Arrival {
+        if is_split {
+            tell("/v1/local/memory/expected", xml)?;
+        }
         let there = hook::answer(xml, &hook::host(Path::new("/")));
         // where it says nothing libvirt keeps what it has
         let xml = there.map_err(|error| error.to_string())?.unwrap_or_default();
         return std::io::stdout().write_all(xml.as_bytes()).map_err(|error| error.to_string());
     }
-    if Split::of_domain(xml).map_err(|error| error.to_string())?.is_none() {
-        return Ok(());
+    match call {
+        _ if !is_split => Ok(()),
+        Call::Started => tell("/v1/local/memory/begin", xml),
+        _ => tell("/v1/local/memory/end", xml),
     }
-    let path = match call {
-        Call::Started => "/v1/local/memory/begin",
-        _ => "/v1/local/memory/end",
-    };
+}
+
+/// Tells mint-guestd of a guest.
+fn tell(path: &str, xml: &str) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {

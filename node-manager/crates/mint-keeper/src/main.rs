@@ -16,7 +16,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Parser;
-use mint_split::SplitGuest;
+use mint_split::{SplitGuest, files};
 use mint_sys::{Faults, MemoryDevice, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -31,7 +31,8 @@ use crate::ram::{Ram, RamError, in_maps};
 const AGAIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// Files of the folder that are the pager's alone.
-const DATA: [&str; 6] = ["copies", "places", "subs", "pager.sock", "again.sock", PAGER_PID];
+const DATA: [&str; 7] =
+    ["copies", "places", "subs", "pager.sock", "again.sock", "go.sock", PAGER_PID];
 const PAGER_PID: &str = "pager.pid";
 const LOCK: &str = "keeper.lock";
 
@@ -48,6 +49,9 @@ struct Args {
     /// A keeper has gone, and the pager that it started has not: take over what that holds.
     #[arg(long)]
     adopt: bool,
+    /// The guest comes from another host: what is written to its memory is not to be seen yet.
+    #[arg(long, conflicts_with = "adopt")]
+    coming: bool,
     /// The pager.
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/sbin/mint-pager")]
     pager: PathBuf,
@@ -111,7 +115,7 @@ fn arm(args: &Args) -> Result<Kept, KeeperError> {
     // the guest's memory depends on it: the kernel ends others first
     fs::write("/proc/self/oom_score_adj", "-1000")
         .map_err(|error| KeeperError::Io("be kept when memory is short", error))?;
-    let read = || Ok(serde_json::from_slice(&fs::read(args.folder.join("guest.json"))?)?);
+    let read = || Ok(serde_json::from_slice(&fs::read(args.folder.join(files::GUEST))?)?);
     let guest: SplitGuest = read().map_err(KeeperError::Guest)?;
     let gone = || KeeperError::Gone(guest.name.clone());
     let pid = i32::try_from(guest.qemu).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -135,7 +139,8 @@ fn arm(args: &Args) -> Result<Kept, KeeperError> {
     copies.map_err(|error| KeeperError::Io("make the file of copies", error))?;
     let faults = device.faults(qemu.as_fd()).and_then(Faults::new);
     let faults = faults.map_err(cannot("watch QEMU's memory"))?;
-    faults.watch(ram.base, ram.bytes, Watch::Holes).map_err(cannot("watch the guest's memory"))?;
+    let what = if args.coming { Watch::All } else { Watch::Holes };
+    faults.watch(ram.base, ram.bytes, what).map_err(cannot("watch the guest's memory"))?;
     device.holes_stay(&ram.file, true).map_err(cannot("forbid to fill holes"))?;
     let _place = take_place(&args.folder)?;
     info!(guest = guest.name, qemu = guest.qemu, bytes = ram.bytes, "armed");
@@ -181,14 +186,18 @@ fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// A pager after the other, until QEMU has ended.
+/// A pager after the other, until QEMU has ended; that of a guest that goes to another host, until
+/// that one has all of it.
 fn keep(args: &Args, kept: &Kept) {
     let mut pause = AGAIN;
+    let goes =
+        || args.folder.join(files::GOING).exists() && !args.folder.join(files::GONE).exists();
+    let is_over = || has_ended(&kept.qemu, Duration::ZERO) && !goes();
     if let Some(pager) = &kept.pager {
-        while !has_ended(pager, AGAIN_MAX) && !has_ended(&kept.qemu, Duration::ZERO) {}
+        while !has_ended(pager, AGAIN_MAX) && !is_over() {}
         warn!("the pager has ended");
     }
-    while !has_ended(&kept.qemu, Duration::ZERO) {
+    while !is_over() {
         match start(args, kept) {
             Ok(mut pager) => {
                 info!(pid = pager.id(), "a pager runs");
@@ -203,8 +212,11 @@ fn keep(args: &Args, kept: &Kept) {
             }
             Err(error) => error!(%error, pager = %args.pager.display(), "no pager"),
         }
-        if has_ended(&kept.qemu, pause) {
+        if is_over() {
             break;
+        }
+        if has_ended(&kept.qemu, pause) {
+            sleep(AGAIN);
         }
         pause = AGAIN_MAX.min(pause * 2);
     }

@@ -5,13 +5,27 @@
 //! pager has filled it: with zeros, or with the page that a memory server keeps. What comes
 //! makes something else go, so that the guest never has more than its budget and a chunk.
 
+//!
+//! A guest that moves to another host gives what it has here to that one's pager, and its memory
+//! servers hear from that from then on (4-1): [`Stage`].
+
+mod coming;
+mod entering;
 mod file;
+mod giving;
+mod going;
 mod memory;
+mod monitor;
 mod pager;
+mod qemu;
 mod run;
+mod shared;
 mod step;
 
+pub use coming::{Coming, stage};
 pub use file::{GuestMemory, Took};
 pub use memory::Memory;
 pub use pager::{Budget, Done, Fault, Order, Pager, PagerError, Sub};
-pub use run::{FilePager, Reread, Server, Servers, Sockets, run};
+pub use qemu::Qemu;
+pub use run::{Reread, Server, Servers, Sockets, run};
+pub use shared::{FilePager, Home, Stage};

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use clap::Parser;
 use mint_pager::{
-    Budget, FilePager, GuestMemory, Reread, Server, Servers, Sockets, Sub, Took, run,
+    Budget, Coming, FilePager, GuestMemory, Home, Qemu, Reread, Server, Servers, Sockets, Sub,
+    Took, run, stage,
 };
-use mint_split::{Fifo, Frame, PAGE_BYTES, Places, SplitGuest};
+use mint_split::{Fifo, Greeting, PAGE_BYTES, Places, SplitGuest, files};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
@@ -70,8 +71,22 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let copies = OpenOptions::new().read(true).write(true).open(args.folder.join("copies"))?;
     let words = shared_words(&args.folder.join("places"), usize::try_from(geometry.pages())?)?;
     let subs = shared_words(&args.folder.join("subs"), usize::try_from(geometry.chunks())?)?;
-    let places = Places::open(geometry, words, subs)?;
+    let mut places = Places::open(geometry, words, subs)?;
     let (base, pages) = (args.base, geometry.pages());
+    let bind = |name: &str| {
+        let socket = args.folder.join(name);
+        _ = remove_file(&socket);
+        UnixListener::bind(&socket)
+    };
+    let (stage, source) = stage(&args.folder)?;
+    if let Some(source) = source {
+        let (guest, folder, ram) = (&guest, args.folder.as_path(), &ram);
+        let coming = Coming { guest, folder, source, ram, base, faults: &faults };
+        if !coming.take(&mut places, &qemu, bind("pager.sock")?)? {
+            info!(guest = guest.name, "QEMU has ended before the guest was here");
+            return Ok(());
+        }
+    }
     let memory = GuestMemory {
         ram,
         copies,
@@ -81,40 +96,44 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
         pages,
         took: Took::default(),
     };
-    let budget = Budget { pages: guest.budget_pages(), leaving_pages: guest.leaving_pages() };
     let chunks = usize::try_from(geometry.chunks())?;
     let its = servers(&guest);
     let subs: Vec<Sub> = its.iter().map(|(_, sub)| *sub).collect();
-    let pager: FilePager = FilePager::new(places, memory, Fifo::new(chunks), budget, &subs)?;
-    let bind = |name: &str| {
-        let socket = args.folder.join(name);
-        _ = remove_file(&socket);
-        UnixListener::bind(&socket)
-    };
-    let sockets = Sockets { status: bind("pager.sock")?, again: bind("again.sock")? };
-    // whom the pager before has heard of and not answered looks again, and is told again
-    faults.wake(base, pages * PAGE_BYTES)?;
-    info!(guest = guest.name, pages, counts = ?pager.places().counts(), "begins");
+    let pager: FilePager =
+        FilePager::new(places, memory, Fifo::new(chunks), budget(&guest), &subs)?;
+    let sockets =
+        Sockets { status: bind("pager.sock")?, again: bind("again.sock")?, go: bind("go.sock")? };
+    // whom the pager before has heard of and not answered looks again, and is told again; of a
+    // QEMU that has ended nobody waits
+    if let Err(error) = faults.wake(base, pages * PAGE_BYTES) {
+        info!(%error, "nobody is woken");
+    }
+    info!(guest = guest.name, pages, ?stage, counts = ?pager.places().counts(), "begins");
     let folder = args.folder.clone();
-    let reread: Reread = Box::new(move || Ok(servers(&read(&folder)?)));
-    Ok(run(pager, &faults, &qemu, its, reread, sockets)?)
+    let reread: Reread = Box::new(move || {
+        let guest = read(&folder)?;
+        Ok((servers(&guest), budget(&guest)))
+    });
+    let qemu = Qemu::new(qemu, guest.monitor.clone());
+    let home = Home { guest, folder: args.folder.clone(), qemu, faults };
+    Ok(run(pager, home, stage, its, reread, sockets)?)
 }
 
 fn read(folder: &Path) -> io::Result<SplitGuest> {
-    Ok(serde_json::from_slice(&std::fs::read(folder.join("guest.json"))?)?)
+    Ok(serde_json::from_slice(&std::fs::read(folder.join(files::GUEST))?)?)
+}
+
+fn budget(guest: &SplitGuest) -> Budget {
+    Budget { pages: guest.budget_pages(), leaving_pages: guest.leaving_pages() }
 }
 
 /// A guest's memory servers.
 fn servers(guest: &SplitGuest) -> Servers {
     let each = guest.servers.iter().map(|server| {
-        let hello = Frame::Hello {
-            uuid: guest.uuid,
-            secret: server.secret,
-            epoch: guest.epoch,
-            memory_bytes: guest.memory_bytes,
-        };
+        let SplitGuest { uuid, epoch, memory_bytes, main, .. } = *guest;
+        let greeting = Greeting { uuid, secret: server.secret, epoch, memory_bytes, main };
         let sub = Sub { limit_pages: server.limit_bytes / PAGE_BYTES, leaves: server.leaves };
-        (Server { address: server.address, hello, is_over: server.is_over() }, sub)
+        (Server { address: server.address, greeting, is_over: server.is_over() }, sub)
     });
     each.collect()
 }

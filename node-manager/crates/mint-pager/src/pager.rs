@@ -12,6 +12,7 @@ use mint_split::{
 
 use crate::memory::Memory;
 
+mod held;
 mod leave;
 mod room;
 
@@ -49,6 +50,8 @@ pub struct Pager<'a, M, V> {
     draining: BTreeSet<ChunkNo>,
     /// How far that has come.
     drained_to: u64,
+    /// The guest is between two main hosts.
+    is_held: bool,
     done: Done,
 }
 
@@ -79,9 +82,19 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         room(geometry, budget, subs)?;
         let subs = subs.iter().map(|sub| SubState::new(sub, geometry.chunk_pages())).collect();
         let (waiting, done) = (VecDeque::new(), Done::default());
-        let (draining, drained_to) = (BTreeSet::new(), 0);
-        let mut pager =
-            Self { places, memory, victims, budget, subs, waiting, draining, drained_to, done };
+        let (draining, drained_to, is_held) = (BTreeSet::new(), 0, false);
+        let mut pager = Self {
+            places,
+            memory,
+            victims,
+            budget,
+            subs,
+            waiting,
+            draining,
+            drained_to,
+            is_held,
+            done,
+        };
         pager.settle()?;
         for chunk in (0..geometry.chunks()).map(ChunkNo) {
             if pager.places.local_in(chunk) > 0 {
@@ -215,6 +228,8 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let mut fault = None;
         match frame {
             Frame::Data(pages) => self.came(from, &pages, &mut orders)?,
+            // between two main hosts the copy here is the page: the next one gets it
+            Frame::Kept(_) if self.is_held => {}
             Frame::Kept(pages) => {
                 for (page, version) in pages {
                     if self.places.kept(page, from, version) {
@@ -288,7 +303,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
 
     /// Whether a chunk more may come.
     fn has_room(&self) -> bool {
-        self.places.counts().resident() <= self.budget.pages
+        self.is_held || self.places.counts().resident() <= self.budget.pages
     }
 
     fn serve(&mut self, page: PageNo, orders: &mut Vec<Order>) -> Result<(), PagerError> {
@@ -416,7 +431,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
     /// Whether a chunk more may be on its way to memory servers.
     fn may_leave(&self) -> bool {
         let chunk = self.places.geometry().chunk_pages();
-        self.places.counts().leaving + chunk <= self.budget.leaving_pages
+        !self.is_held && self.places.counts().leaving + chunk <= self.budget.leaving_pages
     }
 
     /// Takes chunks out until what is left, and is leaving, is within the budget.

@@ -6,20 +6,21 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mint_split::{Fifo, Frame, HearError, MemoryView, PAGE_BYTES, PageNo, SubNo, hear, say};
-use mint_sys::{Faults, MemoryEvent};
+use mint_split::{Frame, Greeting, HearError, PAGE_BYTES, PageNo, SubNo, hear, say};
+use mint_sys::MemoryEvent;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, info, warn};
 
-use crate::file::GuestMemory;
-use crate::pager::{Fault, Order, Pager, PagerError, Sub};
+use crate::entering::enter;
+use crate::going::Goings;
+use crate::pager::{Budget, Fault, PagerError, Sub};
+use crate::shared::{FilePager, Home, Locked, Shared, Stage, Way, say_all};
 use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -31,7 +32,7 @@ pub struct Server {
     /// Its address.
     pub address: SocketAddr,
     /// As which main host.
-    pub hello: Frame,
+    pub greeting: Greeting,
     /// It keeps nothing any more: nobody talks to it.
     pub is_over: bool,
 }
@@ -39,11 +40,8 @@ pub struct Server {
 /// A guest's memory servers, and what each may keep.
 pub type Servers = Vec<(Server, Sub)>;
 
-/// Reads them again: they may have changed.
-pub type Reread = Box<dyn Fn() -> io::Result<Servers> + Send>;
-
-/// The pager of a guest whose memory is files.
-pub type FilePager = Pager<'static, GuestMemory, Fifo>;
+/// Reads them again, and the guest's budget: they may have changed.
+pub type Reread = Box<dyn Fn() -> io::Result<(Servers, Budget)> + Send>;
 
 /// Why a conversation ended.
 #[derive(Debug, thiserror::Error)]
@@ -62,86 +60,14 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// To a memory server, while there is a connection.
-#[derive(Default)]
-struct Way {
-    writer: Option<Sender<Frame>>,
-    lost_pages: u64,
-    is_over: bool,
-}
-
-/// What threads share, one at a time.
-struct Locked {
-    pager: FilePager,
-    ways: Vec<Way>,
-    /// Pages that were asked for because of a fault, since when.
-    waiting: HashMap<PageNo, Instant>,
-    waited: Duration,
-    waits: u64,
-}
-
-/// What threads share.
-struct Shared {
-    locked: Mutex<Locked>,
-    /// Why the pager cannot go on.
-    broken: Mutex<Option<PagerError>>,
-    /// To who waits for faults, when it cannot.
-    tells: UnixStream,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Locked> {
-        // what is behind it is whole after each step, or the process ends
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The pager cannot go on.
-    fn end(&self, error: PagerError) {
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        _ = (&self.tells).write_all(b"!");
-    }
-
-    fn view(&self) -> MemoryView {
-        let locked = self.lock();
-        let Locked { pager, ways, .. } = &*locked;
-        let (counts, done, took) = (pager.places().counts(), pager.done(), pager.memory().took);
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        MemoryView {
-            virgin_pages: counts.virgin,
-            local_pages: counts.local,
-            leaving_pages: counts.leaving,
-            remote_pages: counts.remote,
-            coming_pages: counts.coming,
-            faults: done.faults,
-            page_ins: done.page_ins,
-            page_outs: done.page_outs,
-            waited_ns: ns(locked.waited),
-            waits: locked.waits,
-            taking_ns: ns(took.taking),
-            filling_ns: ns(took.filling),
-            lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
-            servers: pager.servers().collect(),
-        }
-    }
-}
-
-/// Under the pager's lock: who has said something first is heard first.
-fn say_all(ways: &[Way], orders: Vec<Order>) {
-    for order in orders {
-        let way = ways.get(usize::from(order.to.0)).and_then(|way| way.writer.as_ref());
-        if let Some(writer) = way {
-            // one that has ended is replaced, and all is said again
-            _ = writer.send(order.frame);
-        }
-    }
-}
-
 /// Where a pager is asked for something.
 pub struct Sockets {
     /// Where everything is.
     pub status: UnixListener,
     /// To read the guest's memory servers again.
     pub again: UnixListener,
+    /// It is to go, or to stay.
+    pub go: UnixListener,
 }
 
 /// Pages until the guest's QEMU has ended.
@@ -149,24 +75,35 @@ pub struct Sockets {
 /// # Errors
 /// When it cannot go on: a successor may.
 pub fn run(
-    pager: FilePager,
-    faults: &Faults,
-    qemu: impl AsFd,
+    mut pager: FilePager,
+    home: Home,
+    stage: Stage,
     servers: Servers,
     reread: Reread,
     sockets: Sockets,
 ) -> Result<(), PagerError> {
     let (waiting, waited, waits) = (HashMap::new(), Duration::ZERO, 0);
-    let locked = Mutex::new(Locked { pager, ways: Vec::new(), waiting, waited, waits });
+    let looks = matches!(stage, Stage::Looks | Stage::Goes);
+    pager.hold(looks);
+    let locked = Mutex::new(Locked { pager, ways: Vec::new(), looks, waiting, waited, waits });
     let (told, tells) = UnixStream::pair()?;
-    let shared = Arc::new(Shared { locked, broken: Mutex::default(), tells });
+    let shared = Arc::new(Shared { locked, home, broken: Mutex::default(), tells });
     talk_to(&shared, servers)?;
-    let (asked, Sockets { status, again }) = (shared.clone(), sockets);
+    let (asked, Sockets { status, again, go }) = (shared.clone(), sockets);
     thread::Builder::new().name("status".into()).spawn(move || tell(&asked, &status))?;
+    if matches!(stage, Stage::Looks | Stage::Enters) {
+        let coming = shared.clone();
+        thread::Builder::new().name("enter".into()).spawn(move || enter(&coming, stage))?;
+    }
+    let goings = Arc::new(Goings::default());
+    goings.again(&shared)?;
+    let (asked, goes) = (shared.clone(), goings.clone());
+    let going = move || goes.listen(&asked, &go);
+    thread::Builder::new().name("go".into()).spawn(going)?;
     let asked = shared.clone();
     let changing = move || change(&asked, &again, &reread);
     thread::Builder::new().name("again".into()).spawn(changing)?;
-    serve(&shared, faults, qemu, &told)
+    serve(&shared, &goings, &told)
 }
 
 /// Begins to talk to those that are new: behind those there were.
@@ -206,31 +143,27 @@ fn change(shared: &Arc<Shared>, again: &UnixListener, reread: &Reread) {
 }
 
 fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
-    let servers = reread()?;
+    let (servers, budget) = reread()?;
     let subs: Vec<Sub> = servers.iter().map(|(_, sub)| *sub).collect();
     {
         let mut locked = shared.lock();
         let Locked { pager, ways, .. } = &mut *locked;
-        let orders = pager.change(&subs)?;
+        let orders = pager.change(&subs, budget)?;
         for (way, (server, _)) in ways.iter_mut().zip(&servers) {
             way.is_over = server.is_over;
         }
-        say_all(ways, orders);
+        say_all(ways, pager.is_held(), orders);
     }
     Ok(talk_to(shared, servers)?)
 }
 
 /// Faults, one after the other.
-fn serve(
-    shared: &Shared,
-    faults: &Faults,
-    qemu: impl AsFd,
-    told: &UnixStream,
-) -> Result<(), PagerError> {
+fn serve(shared: &Shared, goings: &Goings, told: &UnixStream) -> Result<(), PagerError> {
+    let Home { faults, qemu, .. } = &shared.home;
     loop {
         let mut ready = [
-            PollFd::new(faults, PollFlags::IN),
-            PollFd::new(&qemu, PollFlags::IN),
+            PollFd::new(&**faults, PollFlags::IN),
+            PollFd::new(&qemu.process, PollFlags::IN),
             PollFd::new(told, PollFlags::IN),
         ];
         match poll(&mut ready, None) {
@@ -239,6 +172,8 @@ fn serve(
         };
         if !ready[1].revents().is_empty() {
             info!("QEMU has ended");
+            // its next host may want what is left here
+            goings.wait();
             return Ok(());
         }
         if !ready[2].revents().is_empty() {
@@ -257,7 +192,7 @@ fn serve(
                             waiting.insert(page, Instant::now());
                         }
                         // the page is asked for before room is made for it
-                        say_all(ways, orders);
+                        say_all(ways, pager.is_held(), orders);
                         pager.make_room_again()?
                     }
                     None => Vec::new(),
@@ -271,7 +206,7 @@ fn serve(
                     }
                 }
             };
-            say_all(ways, orders);
+            say_all(ways, pager.is_held(), orders);
         }
     }
 }
@@ -288,10 +223,13 @@ fn keep_talking(shared: &Shared, sub: SubNo, server: &Server) {
             let mut locked = shared.lock();
             locked.pager.disconnected(sub);
             if let Some(way) = locked.ways.get_mut(usize::from(sub.0)) {
-                way.writer = None;
+                (way.writer, way.stream) = (None, None);
                 if way.is_over {
                     info!(server = %server.address, "keeps nothing any more");
                     return;
+                }
+                if std::mem::take(&mut way.is_renewed) {
+                    continue;
                 }
             }
         }
@@ -320,21 +258,29 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
     let stream = TcpStream::connect_timeout(&server.address, CONNECT)?;
     stream.set_nodelay(true)?;
     let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
-    say(&stream, &server.hello)?;
+    let looks = shared.lock().looks;
+    let greeting = server.greeting.clone();
+    say(&stream, &if looks { Frame::Look(greeting) } else { Frame::Hello(greeting) })?;
     match hear(&mut from)? {
         Frame::Welcome => {}
         other => return Err(Ended::Said(other)),
     }
+    let own = stream.try_clone()?;
     let (sender, receiver) = channel();
     thread::Builder::new().name("writer".into()).spawn(move || write(&stream, &receiver))?;
     {
         let mut locked = shared.lock();
-        let Locked { pager, ways, .. } = &mut *locked;
+        let Locked { pager, ways, looks: locked_looks, .. } = &mut *locked;
         if let Some(way) = ways.get_mut(usize::from(sub.0)) {
-            way.writer = Some(sender);
+            // the guest has become this host's meanwhile
+            if looks != *locked_looks || way.is_renewed {
+                return Err(io::Error::from(io::ErrorKind::Interrupted).into());
+            }
+            (way.writer, way.stream) = (Some(sender), Some(own));
+            way.is_entered = !looks;
         }
-        let orders = pager.connected(sub);
-        say_all(ways, orders);
+        let orders = if looks { pager.looks(sub)? } else { pager.connected(sub) };
+        say_all(ways, pager.is_held(), orders);
     }
     info!(server = %server.address, "connected");
     loop {
@@ -344,7 +290,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
         };
         step("pager-heard");
         let mut locked = shared.lock();
-        let Locked { pager, ways, waiting, waited, waits } = &mut *locked;
+        let Locked { pager, ways, waiting, waited, waits, .. } = &mut *locked;
         let came = match &frame {
             Frame::Data(pages) => pages.each().map(|(page, ..)| page).collect(),
             _ => Vec::new(),
@@ -354,7 +300,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
             *waited += since.elapsed();
             *waits += 1;
         }
-        say_all(ways, orders);
+        say_all(ways, pager.is_held(), orders);
         if let Some(Fault { lost, .. }) = fault {
             if let Some(way) = ways.get_mut(usize::from(sub.0)) {
                 way.lost_pages = lost.len() as u64;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the main host of a guest and a memory server say to each other (4-2, 4-5).
+//! What the main host of a guest says to a memory server (4-2, 4-5), and to the host that the
+//! guest moves to (4-1), and what they answer.
 //!
 //! A frame is a header of [`HEADER_BYTES`] bytes, all numbers little-endian, and a payload:
 //!
@@ -18,7 +19,8 @@
 //! of four bytes for each, and those that are not all zeros follow in that order.
 
 use crate::geometry::{CHUNK_MAX, Geometry, PAGE, PageNo, PageRun};
-use crate::places::Version;
+use crate::guest::NodeStart;
+use crate::places::{SubNo, Version};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -31,6 +33,9 @@ const PROTOCOL: u8 = 1;
 const ENTRY_BYTES: usize = 4;
 const CRC_AT: usize = 28;
 const HELLO_BYTES: usize = 16 + 16 + 8 + 8;
+/// Pages whose words a frame brings, at most.
+pub const WORDS_MAX: usize = 64 << 10;
+const SUB_BYTES: usize = 2;
 
 /// Of a page that a frame brings: its version, and whether it is all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,11 +53,10 @@ impl Entry {
         (self.version.0 | if self.is_zero { ZERO_FLAG } else { 0 }).to_le_bytes()
     }
 
-    fn of(word: u32) -> Option<Self> {
+    fn of(word: u32, least: Version) -> Option<Self> {
         let version = Version(word & !ZERO_FLAG);
         let is_zero = word & ZERO_FLAG != 0;
-        // a page that was never taken out is nowhere else
-        (Version(1)..=Version::MAX).contains(&version).then_some(Self { version, is_zero })
+        (least..=Version::MAX).contains(&version).then_some(Self { version, is_zero })
     }
 }
 
@@ -80,20 +84,29 @@ impl Reason {
     }
 }
 
+/// Who begins a conversation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// Of the guest.
+    pub uuid: [u8; 16],
+    /// What the other side was told beforehand.
+    pub secret: [u8; 16],
+    /// Grows with each host that the guest comes to.
+    pub epoch: u64,
+    /// Bytes of the guest's memory.
+    pub memory_bytes: u64,
+    /// The start of the node that says so; none where that is not told.
+    pub main: Option<NodeStart>,
+}
+
 /// What is said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
-    /// Main: this guest, as its host of this epoch.
-    Hello {
-        /// Of the guest.
-        uuid: [u8; 16],
-        /// What the memory server was told beforehand.
-        secret: [u8; 16],
-        /// Grows with each host that the guest comes to.
-        epoch: u64,
-        /// Bytes of the guest's memory.
-        memory_bytes: u64,
-    },
+    /// Main: this guest, as its host of this epoch. To a host that the guest leaves: it comes.
+    Hello(Greeting),
+    /// A host that the guest comes to: as its main host, but it only asks for pages, and does not
+    /// become that yet.
+    Look(Greeting),
     /// Server: go on.
     Welcome,
     /// Main: keep these.
@@ -114,6 +127,19 @@ pub enum Frame {
     Listed(Vec<(PageNo, Version)>),
     /// Server: it ends the connection.
     Refused(Reason),
+    /// The host that the guest leaves: what these pages have now. A version may be 0.
+    Copy(Pages),
+    /// The same: little is left; the guest can go on at the other host any time now.
+    Ready,
+    /// The same: of pages that follow each other, the words of [`crate::Places`].
+    Words(PageNo, Vec<u32>),
+    /// The same: of all chunks, who has pages of it that are elsewhere; some at a time, from the
+    /// chunk of this number on.
+    Subs(u64, Vec<SubNo>),
+    /// The same: nothing changes any more, and all has been said.
+    Final,
+    /// The host that the guest comes to: it has all of it.
+    Taken,
 }
 
 /// Pages of a chunk with what is in them.
@@ -176,13 +202,22 @@ enum Kind {
     List = 9,
     Listed = 10,
     Refused = 11,
+    Look = 12,
+    Copy = 13,
+    Ready = 14,
+    Words = 15,
+    Subs = 16,
+    Final = 17,
+    Taken = 18,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Self> {
-        use Kind::{Data, Drop, Hello, In, Kept, List, Listed, Missing, Out, Refused, Welcome};
-        let all = [Hello, Welcome, Out, Kept, In, Data, Missing, Drop, List, Listed, Refused];
-        all.into_iter().find(|&kind| kind as u8 == number)
+        use Kind::{Copy, Data, Drop, Final, Hello, In, Kept, List, Listed, Look, Missing, Out};
+        use Kind::{Ready, Refused, Subs, Taken, Welcome, Words};
+        let server = [Hello, Welcome, Out, Kept, In, Data, Missing, Drop, List, Listed, Refused];
+        let move_ = [Look, Copy, Ready, Words, Subs, Final, Taken];
+        server.into_iter().chain(move_).find(|&kind| kind as u8 == number)
     }
 }
 
@@ -225,10 +260,18 @@ impl Header {
         let run = PageRun { first: self.first, count: self.number };
         let empty = |frame| if payload.is_empty() { Ok(frame) } else { Err(FrameError::Payload) };
         match self.kind {
-            Kind::Hello => hello(payload),
+            Kind::Hello => self.greeting(payload).map(Frame::Hello),
+            Kind::Look => self.greeting(payload).map(Frame::Look),
             Kind::Welcome => empty(Frame::Welcome),
-            Kind::Out => self.pages(payload).map(Frame::Out),
-            Kind::Data => self.pages(payload).map(Frame::Data),
+            // a page that was never taken out is nowhere else
+            Kind::Out => self.pages(payload, Version(1)).map(Frame::Out),
+            Kind::Data => self.pages(payload, Version(1)).map(Frame::Data),
+            Kind::Copy => self.pages(payload, Version(0)).map(Frame::Copy),
+            Kind::Words => self.words(payload).map(|all| Frame::Words(self.first, all)),
+            Kind::Subs => self.subs(payload).map(|all| Frame::Subs(self.first.0, all)),
+            Kind::Ready => empty(Frame::Ready),
+            Kind::Final => empty(Frame::Final),
+            Kind::Taken => empty(Frame::Taken),
             Kind::Kept => self.versions(payload).map(Frame::Kept),
             Kind::Drop => self.versions(payload).map(Frame::Drop),
             Kind::Listed => self.versions(payload).map(Frame::Listed),
@@ -239,18 +282,44 @@ impl Header {
         }
     }
 
-    fn pages(&self, payload: &[u8]) -> Result<Pages, FrameError> {
+    fn pages(&self, payload: &[u8], least: Version) -> Result<Pages, FrameError> {
         let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
         let head =
             count.checked_mul(ENTRY_BYTES).filter(|&head| count > 0 && head <= payload.len());
         let (head, rest) = payload.split_at(head.ok_or(FrameError::Payload)?);
-        let entries: Option<Vec<Entry>> = words(head).map(Entry::of).collect();
+        let entries: Option<Vec<Entry>> = words(head).map(|word| Entry::of(word, least)).collect();
         let entries = entries.ok_or(FrameError::Payload)?;
         let full = entries.iter().filter(|entry| !entry.is_zero).count();
         if rest.len() != full * PAGE {
             return Err(FrameError::Payload);
         }
         Ok(Pages { first: self.first, entries, bytes: rest.to_vec() })
+    }
+
+    fn words(&self, payload: &[u8]) -> Result<Vec<u32>, FrameError> {
+        let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
+        let fits = count <= WORDS_MAX && count * ENTRY_BYTES == payload.len();
+        if fits { Ok(words(payload).collect()) } else { Err(FrameError::Payload) }
+    }
+
+    fn subs(&self, payload: &[u8]) -> Result<Vec<SubNo>, FrameError> {
+        let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
+        if count > WORDS_MAX || count * SUB_BYTES != payload.len() {
+            return Err(FrameError::Payload);
+        }
+        let each = payload.chunks_exact(SUB_BYTES);
+        Ok(each.map(|sub| SubNo(u16::from_le_bytes([sub[0], sub[1]]))).collect())
+    }
+
+    fn greeting(&self, payload: &[u8]) -> Result<Greeting, FrameError> {
+        let payload: &[u8; HELLO_BYTES] = payload.try_into().map_err(|_| FrameError::Payload)?;
+        let (mut uuid, mut secret) = ([0; 16], [0; 16]);
+        uuid.copy_from_slice(&payload[..16]);
+        secret.copy_from_slice(&payload[16..32]);
+        let number =
+            |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| payload[at + i]));
+        let main = start(self.first.0);
+        Ok(Greeting { uuid, secret, epoch: number(32), memory_bytes: number(40), main })
     }
 
     /// Pairs of a page's distance from the first, and its version.
@@ -272,13 +341,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-fn hello(payload: &[u8]) -> Result<Frame, FrameError> {
-    let payload: &[u8; HELLO_BYTES] = payload.try_into().map_err(|_| FrameError::Payload)?;
-    let (mut uuid, mut secret) = ([0; 16], [0; 16]);
-    uuid.copy_from_slice(&payload[..16]);
-    secret.copy_from_slice(&payload[16..32]);
-    let number = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| payload[at + i]));
-    Ok(Frame::Hello { uuid, secret, epoch: number(32), memory_bytes: number(40) })
+/// A node's start as a number; 0 is none.
+fn start(number: u64) -> Option<NodeStart> {
+    let [node, boots] = [number >> 32, number & u64::from(u32::MAX)].map(u32::try_from);
+    Some(NodeStart { node: node.ok()?.checked_sub(1)?, boots: boots.ok()? })
+}
+
+fn number(start: Option<NodeStart>) -> u64 {
+    start.map_or(0, |start| (u64::from(start.node) + 1) << 32 | u64::from(start.boots))
 }
 
 impl Frame {
@@ -287,13 +357,20 @@ impl Frame {
     #[must_use]
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let (kind, first, number, payload) = match self {
-            Self::Hello { uuid, secret, epoch, memory_bytes } => {
-                let mut payload = uuid.to_vec();
-                payload.extend(secret);
-                payload.extend(epoch.to_le_bytes());
-                payload.extend(memory_bytes.to_le_bytes());
-                (Kind::Hello, PageNo(0), 0, payload)
+            Self::Hello(greeting) => greeting.parts(Kind::Hello),
+            Self::Look(greeting) => greeting.parts(Kind::Look),
+            Self::Copy(pages) => pages.parts(Kind::Copy)?,
+            Self::Words(first, words) => {
+                let payload = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                (Kind::Words, *first, count(words, WORDS_MAX)?, payload)
             }
+            Self::Subs(first, subs) => {
+                let payload = subs.iter().flat_map(|sub| sub.0.to_le_bytes()).collect();
+                (Kind::Subs, PageNo(*first), count(subs, WORDS_MAX)?, payload)
+            }
+            Self::Ready => (Kind::Ready, PageNo(0), 0, Vec::new()),
+            Self::Final => (Kind::Final, PageNo(0), 0, Vec::new()),
+            Self::Taken => (Kind::Taken, PageNo(0), 0, Vec::new()),
             Self::Welcome => (Kind::Welcome, PageNo(0), 0, Vec::new()),
             Self::List => (Kind::List, PageNo(0), 0, Vec::new()),
             Self::Out(pages) => pages.parts(Kind::Out)?,
@@ -326,7 +403,7 @@ impl Frame {
     #[must_use]
     pub fn fits(&self, geometry: Geometry) -> bool {
         match self {
-            Self::Out(pages) | Self::Data(pages) => {
+            Self::Out(pages) | Self::Data(pages) | Self::Copy(pages) => {
                 let count = u32::try_from(pages.entries.len()).unwrap_or(u32::MAX);
                 geometry.has_run(PageRun { first: pages.first, count })
             }
@@ -334,12 +411,39 @@ impl Frame {
             Self::Kept(pages) | Self::Drop(pages) | Self::Listed(pages) => {
                 pages.iter().all(|&(page, _)| geometry.has(page))
             }
-            Self::Hello { .. } | Self::Welcome | Self::List | Self::Refused(_) => true,
+            Self::Words(first, words) => {
+                first.0.checked_add(words.len() as u64).is_some_and(|end| end <= geometry.pages())
+            }
+            Self::Subs(first, subs) => {
+                first.checked_add(subs.len() as u64).is_some_and(|end| end <= geometry.chunks())
+            }
+            Self::Hello(_)
+            | Self::Look(_)
+            | Self::Welcome
+            | Self::List
+            | Self::Refused(_)
+            | Self::Ready
+            | Self::Final
+            | Self::Taken => true,
         }
     }
 }
 
 type Parts = (Kind, PageNo, u32, Vec<u8>);
+
+fn count<T>(all: &[T], most: usize) -> Option<u32> {
+    u32::try_from(all.len()).ok().filter(|_| all.len() <= most)
+}
+
+impl Greeting {
+    fn parts(&self, kind: Kind) -> Parts {
+        let mut payload = self.uuid.to_vec();
+        payload.extend(self.secret);
+        payload.extend(self.epoch.to_le_bytes());
+        payload.extend(self.memory_bytes.to_le_bytes());
+        (kind, PageNo(number(self.main)), 0, payload)
+    }
+}
 
 fn versions(kind: Kind, pages: &[(PageNo, Version)]) -> Option<Parts> {
     let first = pages.iter().map(|&(page, _)| page).min().unwrap_or(PageNo(0));

@@ -2,7 +2,8 @@
 //! What the processes around a guest's memory are told: a lease for a memory server, and for the
 //! keeper and the pager the guest itself.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,10 @@ pub struct LeaseEnd {
     pub uuid: Uuid,
     /// Of the lease that is meant.
     pub secret: [u8; 16],
+    /// Of the main host that does not want it any more: one that another main host has is meant
+    /// by none but that. None: whoever has it.
+    #[serde(default)]
+    pub epoch: Option<u64>,
 }
 
 /// A lease, as others are told of it.
@@ -56,6 +61,9 @@ pub struct LeaseView {
     pub uuid: Uuid,
     /// Which lease.
     pub secret: [u8; 16],
+    /// Of the main host that was here last; none where that is not told.
+    #[serde(default)]
+    pub epoch: Option<u64>,
     /// The start of its main host's node.
     pub main: NodeStart,
     /// What it may keep here.
@@ -114,6 +122,68 @@ pub struct SplitGuest {
     pub qemu: u32,
     /// Those that keep what its main host has no room for.
     pub servers: Vec<Server>,
+    /// The start of its main host's node; none of one that an older daemon has begun.
+    #[serde(default)]
+    pub main: Option<NodeStart>,
+    /// Where its QEMU has a monitor of ours; none: it does not move.
+    #[serde(default)]
+    pub monitor: Option<PathBuf>,
+}
+
+/// A guest that comes: what its new host is told beforehand.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Arrival {
+    /// As it will be there, but for its QEMU.
+    pub guest: SplitGuest,
+    /// How to get its pages.
+    pub source: Source,
+}
+
+/// Where a host that a guest leaves gives its pages to the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Source {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// What that wants to hear.
+    pub secret: [u8; 16],
+}
+
+/// How a guest leaves a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Leave {
+    /// Where its pages are given.
+    pub source: Source,
+    /// At most so many bytes a second.
+    pub bandwidth_bytes_s: Option<u64>,
+}
+
+/// What a pager is asked for on its socket `go.sock`, as a line of JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PagerCall {
+    /// The guest is about to move: give its pages to who says this secret.
+    Go {
+        /// Address to listen on.
+        ip: IpAddr,
+        /// The secret.
+        secret: [u8; 16],
+        /// At most so many bytes a second.
+        bandwidth_bytes_s: Option<u64>,
+    },
+    /// It stays.
+    Stay,
+}
+
+/// What a pager answers, as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PagerAnswer {
+    /// It gives the guest's pages there.
+    Goes(SocketAddr),
+    /// Nothing of it goes any more.
+    Stays,
+    /// It does not, because of this.
+    Cannot(String),
 }
 
 /// Where a guest's pages are and what its pager has done, as it tells who asks.
@@ -147,6 +217,20 @@ pub struct MemoryView {
     pub lost_pages: u64,
     /// Each memory server, in the guest's order of them.
     pub servers: Vec<ServerView>,
+    /// While it comes from another host.
+    #[serde(default)]
+    pub arrival: Option<ArrivalView>,
+}
+
+/// How far a guest is that comes from another host.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ArrivalView {
+    /// Pages that came, some of them again.
+    pub pages: u64,
+    /// Little is left: its QEMU may begin.
+    pub is_ready: bool,
+    /// Why it will not come.
+    pub failed: Option<String>,
 }
 
 /// A memory server, as a pager sees it.
@@ -183,6 +267,15 @@ impl SplitGuest {
     pub fn leaving_pages(&self) -> u64 {
         leaving_bytes(self.main_bytes, self.chunk_bytes) / PAGE_BYTES
     }
+}
+
+/// What a main host is to have that has all of a guest: room for each chunk, and for as many more as
+/// may be on their way.
+#[must_use]
+pub fn whole_bytes(memory_bytes: u64, chunk_bytes: u64) -> u64 {
+    let all = memory_bytes.div_ceil(chunk_bytes).saturating_add(LEAVING_CHUNKS + 2);
+    let all = all.saturating_mul(chunk_bytes);
+    all.saturating_add(all / (LEAVING_PART - 1)).next_multiple_of(chunk_bytes)
 }
 
 fn leaving_bytes(main_bytes: u64, chunk_bytes: u64) -> u64 {

@@ -7,6 +7,7 @@
 //! (which chunk goes next), [`Frame`] (what main and sub say to each other, 4-2), and
 //! [`SplitGuest`] (what the processes of a host are told of a guest). Section numbers are those of the S-memV paper.
 
+pub mod files;
 mod frame;
 mod geometry;
 mod guest;
@@ -14,13 +15,17 @@ mod places;
 mod victims;
 mod wire;
 
-pub use frame::{Entry, Frame, FrameError, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages, Reason};
+pub use frame::{
+    Entry, Frame, FrameError, Greeting, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages, Reason,
+    WORDS_MAX,
+};
 pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
 };
 pub use guest::{
-    Lease, LeaseEnd, LeaseView, MemoryView, NodeStart, Server, ServerAddress, ServerView,
-    SplitGuest, Uuid, limit_bytes,
+    Arrival, ArrivalView, Lease, LeaseEnd, LeaseView, Leave, MemoryView, NodeStart, PagerAnswer,
+    PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid, limit_bytes,
+    whole_bytes,
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Victims};

@@ -383,6 +383,49 @@ impl<'a> Places<'a> {
         runs
     }
 
+    /// What a page's word is at the guest's next main host, which has all that is here, copies of
+    /// what is leaving among it, and nothing that is on its way here.
+    #[must_use]
+    pub fn word_there(&self, page: PageNo) -> u32 {
+        let (state, version) = self.get(page).unwrap_or((State::Virgin, Version(0)));
+        let there = match state {
+            State::Leaving => State::Local,
+            State::Coming => State::Remote,
+            State::Virgin | State::Local | State::Remote => state,
+        };
+        there.word(version)
+    }
+
+    /// Who has what is elsewhere of a chunk; any number where nothing is.
+    #[must_use]
+    pub fn sub_there(&self, chunk: ChunkNo) -> SubNo {
+        let at = usize::try_from(chunk.0).ok();
+        SubNo(at.and_then(|at| self.subs.get(at)).copied().unwrap_or_default())
+    }
+
+    /// Takes a word over from the guest's last main host. Gives whether it is one that a host
+    /// tells.
+    pub fn take_word(&mut self, page: PageNo, word: u32) -> bool {
+        let state = State::of(word);
+        let Some(state @ (State::Virgin | State::Local | State::Remote)) = state else {
+            return false;
+        };
+        if self.get(page).is_none() {
+            return false;
+        }
+        self.set(page, state, Version(word >> STATE_BITS));
+        true
+    }
+
+    /// The same of a chunk, with that many memory servers.
+    pub fn take_sub(&mut self, chunk: ChunkNo, sub: SubNo, servers: usize) -> bool {
+        let is_known = usize::from(sub.0) < servers && chunk.0 < self.geometry.chunks();
+        if is_known {
+            self.set_sub(chunk, sub);
+        }
+        is_known
+    }
+
     fn pages_in(&self, state: State, sub: SubNo) -> Vec<PageNo> {
         let all = (0..self.geometry.pages()).map(PageNo);
         all.filter(|&page| {

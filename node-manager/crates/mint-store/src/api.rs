@@ -28,6 +28,7 @@ async fn list(State(guests): Shared) -> Json<Vec<LeaseView>> {
     let view = |(lease, kept_bytes): (Lease, u64)| LeaseView {
         uuid: lease.uuid,
         secret: lease.secret,
+        epoch: Some(lease.epoch),
         main: lease.main,
         limit_bytes: lease.limit_bytes,
         kept_bytes,
@@ -40,7 +41,7 @@ async fn begin(State(guests): Shared, Json(lease): Json<Lease>) -> Result<Json<V
 }
 
 async fn end(State(guests): Shared, Json(end): Json<LeaseEnd>) -> Result<Json<Value>, Failure> {
-    blocking(move || guests.end(&end.uuid, Some(&end.secret))).await
+    blocking(move || guests.end(&end)).await
 }
 
 /// Files of a large guest take their time.

@@ -10,7 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mint_split::{CHUNK_PAGES_MAX, Geometry, GeometryError, Lease, PAGE_BYTES, Reason, Uuid};
+use mint_split::{
+    CHUNK_PAGES_MAX, Geometry, GeometryError, Greeting, Lease, LeaseEnd, PAGE_BYTES, Reason, Uuid,
+};
 use tempfile::NamedTempFile;
 use tracing::{info, warn};
 
@@ -126,7 +128,7 @@ impl Guests {
     /// # Errors
     /// When the files cannot be used.
     pub fn begin(&self, lease: Lease) -> Result<(), LeaseError> {
-        self.end(&lease.uuid, None)?;
+        self.end_that(&lease.uuid, |_| true)?;
         self.lease(lease)
     }
 
@@ -155,18 +157,22 @@ impl Guests {
         Ok(())
     }
 
-    /// Ends a lease: the guest's pages are gone. None there is no error. If a secret is given,
-    /// one with another secret stays: it is of a later life.
+    /// Ends a lease: the guest's pages are gone. None there is no error. One with another secret
+    /// stays: it is of a later life; so does one that another main host has by now.
     ///
     /// # Errors
     /// When files stay.
-    pub fn end(&self, uuid: &Uuid, secret: Option<&[u8; 16]>) -> Result<(), LeaseError> {
+    pub fn end(&self, end: &LeaseEnd) -> Result<(), LeaseError> {
+        self.end_that(&end.uuid, |lease| {
+            is_same(&lease.secret, &end.secret)
+                && end.epoch.is_none_or(|epoch| epoch == lease.epoch)
+        })
+    }
+
+    fn end_that(&self, uuid: &Uuid, is_meant: impl Fn(&Lease) -> bool) -> Result<(), LeaseError> {
         let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
         let mut guests = lock(&self.guests);
-        let is_meant = |guest: &Arc<Guest>| {
-            secret.is_none_or(|secret| is_same(&lock(&guest.inner).lease.secret, secret))
-        };
-        if !guests.get(uuid).is_some_and(is_meant) {
+        if !guests.get(uuid).is_some_and(|guest| is_meant(&lock(&guest.inner).lease)) {
             return Ok(());
         }
         let Some(guest) = guests.remove(uuid) else { return Ok(()) };
@@ -185,30 +191,46 @@ impl Guests {
         each.map(|inner| (inner.lease.clone(), inner.kept.bytes())).collect()
     }
 
+    /// The guest that somebody may speak for.
+    fn greeted(&self, who: &Greeting) -> Result<Arc<Guest>, Reason> {
+        let guest = lock(&self.guests).get(&who.uuid).cloned().ok_or(Reason::Stranger)?;
+        let inner = lock(&guest.inner);
+        if !is_same(&inner.lease.secret, &who.secret) {
+            return Err(Reason::Stranger);
+        }
+        if inner.lease.memory_bytes != who.memory_bytes {
+            return Err(Reason::OtherSize);
+        }
+        if who.epoch < inner.lease.epoch {
+            return Err(Reason::OldEpoch);
+        }
+        drop(inner);
+        Ok(guest)
+    }
+
+    /// A connection asks for pages of a guest that is about to come to its host. Who speaks for
+    /// the guest goes on; it may have another main host when this one asks.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn look(&self, who: &Greeting) -> Result<Session, Reason> {
+        let guest = self.greeted(who)?;
+        Ok(Session { guest, right: Right::Look { epoch: who.epoch } })
+    }
+
     /// A connection speaks for a guest from now on, and no other one does.
     ///
     /// # Errors
     /// When it may not.
-    pub fn enter(
-        &self,
-        uuid: &Uuid,
-        secret: &[u8; 16],
-        epoch: u64,
-        memory_bytes: u64,
-        stream: &TcpStream,
-    ) -> Result<Session, Reason> {
-        let guest = lock(&self.guests).get(uuid).cloned().ok_or(Reason::Stranger)?;
+    pub fn enter(&self, who: &Greeting, stream: &TcpStream) -> Result<Session, Reason> {
+        let guest = self.greeted(who)?;
         let mut inner = lock(&guest.inner);
-        if !is_same(&inner.lease.secret, secret) {
-            return Err(Reason::Stranger);
-        }
-        if inner.lease.memory_bytes != memory_bytes {
-            return Err(Reason::OtherSize);
-        }
-        if epoch < inner.lease.epoch {
+        // others may have come meanwhile
+        if who.epoch < inner.lease.epoch {
             return Err(Reason::OldEpoch);
         }
-        let lease = Lease { epoch, ..inner.lease.clone() };
+        let main = who.main.unwrap_or(inner.lease.main);
+        let lease = Lease { epoch: who.epoch, main, ..inner.lease.clone() };
         if lease != inner.lease {
             if let Err(error) = write(&guest.folder, &lease) {
                 warn!(%error, "a lease's epoch cannot be written");
@@ -218,9 +240,9 @@ impl Guests {
         }
         inner.take_over();
         inner.stream = stream.try_clone().ok();
-        let session = inner.session;
+        let right = Right::Speak { session: inner.session };
         drop(inner);
-        Ok(Session { guest, session })
+        Ok(Session { guest, right })
     }
 }
 
@@ -246,26 +268,44 @@ impl Inner {
     }
 }
 
-/// What a connection may do that speaks for a guest.
+/// What a connection may do for a guest.
 #[derive(Debug)]
 pub struct Session {
     guest: Arc<Guest>,
-    session: u64,
+    right: Right,
+}
+
+#[derive(Debug)]
+enum Right {
+    /// All, while no other one may.
+    Speak { session: u64 },
+    /// Ask for pages, while no later main host has been here.
+    Look { epoch: u64 },
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let mut inner = lock(&self.guest.inner);
-        if inner.session == self.session {
+        if matches!(self.right, Right::Speak { session } if inner.session == session) {
             inner.take_over();
         }
     }
 }
 
 impl Session {
-    /// Does something with the guest's pages; none if another connection speaks for it by now.
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn only_looks(&self) -> bool {
+        matches!(self.right, Right::Look { .. })
+    }
+
+    /// Does something with the guest's pages; none if it may not any more.
     pub fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
         let mut inner = lock(&self.guest.inner);
-        (inner.session == self.session).then(|| work(&mut inner.kept))
+        let may = match self.right {
+            Right::Speak { session } => inner.session == session,
+            Right::Look { epoch } => inner.lease.epoch <= epoch,
+        };
+        may.then(|| work(&mut inner.kept))
     }
 }

@@ -101,11 +101,12 @@ fn converse(stream: &TcpStream, guests: &Guests) -> Result<std::convert::Infalli
 }
 
 fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Session, Ended> {
-    let Frame::Hello { uuid, secret, epoch, memory_bytes } = hear(from)? else {
-        return Err(Ended::Refused(Reason::Confused));
+    let entered = match hear(from)? {
+        Frame::Hello(who) => guests.enter(&who, stream),
+        Frame::Look(who) => guests.look(&who),
+        _ => Err(Reason::Confused),
     };
-    let session =
-        guests.enter(&uuid, &secret, epoch, memory_bytes, stream).map_err(Ended::Refused)?;
+    let session = entered.map_err(Ended::Refused)?;
     // from here on a main host may be silent
     stream.set_read_timeout(None)?;
     say(stream, &Frame::Welcome)?;
@@ -114,6 +115,9 @@ fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Se
 
 fn answer(stream: &TcpStream, from: &mut impl Read, session: &Session) -> Result<(), Ended> {
     let frame = hear(from)?;
+    if session.only_looks() && !matches!(frame, Frame::In(_)) {
+        return Err(Ended::Refused(Reason::Confused));
+    }
     let done = match frame {
         Frame::Out(_) => "store-kept",
         Frame::In(_) => "store-given",

@@ -16,11 +16,11 @@ use tokio::io::AsyncWriteExt;
 use super::*;
 use crate::{hosts, memory};
 
-const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+pub(super) const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
 const LOST: u64 = 128 << 20;
 
-fn split(host: &str) -> String {
+pub(super) fn split(host: &str) -> String {
     format!(
         "<domain type='kvm' id='3'><name>big</name><uuid>{UUID}</uuid><metadata>\
          <mint:memory xmlns:mint='urn:mint:memory:1' main='67108864' chunk='65536'>\
@@ -31,10 +31,10 @@ fn split(host: &str) -> String {
 
 /// A memory server that only has leases.
 #[derive(Clone, Default)]
-struct Store(Arc<Mutex<Vec<Lease>>>);
+pub(super) struct Store(pub(super) Arc<Mutex<Vec<Lease>>>);
 
 impl Store {
-    fn serve(machine: &Machine, node: u32) -> Self {
+    pub fn serve(machine: &Machine, node: u32) -> Self {
         let store = Self::default();
         let router = Router::new()
             .route("/v1/leases", get(Self::list).post(Self::begin))
@@ -49,6 +49,7 @@ impl Store {
         let view = |lease: &Lease| LeaseView {
             uuid: lease.uuid,
             secret: lease.secret,
+            epoch: Some(lease.epoch),
             main: lease.main,
             limit_bytes: lease.limit_bytes,
             kept_bytes: 0,
@@ -69,18 +70,21 @@ impl Store {
     }
 
     async fn end(State(store): State<Self>, Json(end): Json<LeaseEnd>) -> Json<Value> {
-        let is_meant = |lease: &Lease| (lease.uuid, lease.secret) == (end.uuid, end.secret);
+        let is_meant = |lease: &Lease| {
+            (lease.uuid, lease.secret) == (end.uuid, end.secret)
+                && end.epoch.is_none_or(|epoch| epoch == lease.epoch)
+        };
         store.0.lock().unwrap().retain(|lease| !is_meant(lease));
         Json(json!({}))
     }
 
-    fn leases(&self) -> Vec<Lease> {
+    pub fn leases(&self) -> Vec<Lease> {
         self.0.lock().unwrap().clone()
     }
 }
 
 /// Files of node 1: a QEMU with process id 7, and a keeper that says this.
-fn files(machine: &Machine, keeper: &str) -> PathBuf {
+pub(super) fn files(machine: &Machine, keeper: &str) -> PathBuf {
     let root = machine.folder.path().join("root1");
     for (path, text) in [
         ("run/libvirt/qemu/big.pid", "7\n".to_owned()),
@@ -96,12 +100,12 @@ fn files(machine: &Machine, keeper: &str) -> PathBuf {
     root
 }
 
-async fn tell(machine: &Machine, what: &str, xml: &str) -> Result<Value, ErrorBody> {
+pub(super) async fn tell(machine: &Machine, what: &str, xml: &str) -> Result<Value, ErrorBody> {
     let path = format!("/v1/local/memory/{what}");
     machine.client().post(&path, &json!({ "xml": xml })).await.map_err(body)
 }
 
-async fn until(is_so: impl Fn() -> bool) {
+pub(super) async fn until(is_so: impl Fn() -> bool) {
     let waits = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -214,7 +218,7 @@ fn nothing_is_left_of_a_guest_that_cannot_begin() {
 }
 
 /// Who plays a guest's pager: it reads what it is told to, and so many chunks are at its first host.
-fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
+pub(super) fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
     let chunks = Arc::new(AtomicU64::new(3));
     let again = UnixListener::bind(folder.join("again.sock")).unwrap();
     tokio::spawn(async move {
@@ -235,7 +239,7 @@ fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
 }
 
 /// Leases of a third node, which gives any.
-fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
+pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
     let given: Arc<Mutex<Vec<Lease>>> = Arc::default();
     let (gives, ends) = (given.clone(), given.clone());
     let give = async move |Json(lease): Json<Lease>| {
@@ -243,7 +247,10 @@ fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
         Json(json!({ "address": "10.0.0.3:7778" }))
     };
     let end = async move |Json(end): Json<LeaseEnd>| {
-        ends.lock().unwrap().retain(|lease| lease.secret != end.secret);
+        let is_meant = |lease: &Lease| {
+            lease.secret == end.secret && end.epoch.is_none_or(|epoch| epoch == lease.epoch)
+        };
+        ends.lock().unwrap().retain(|lease| !is_meant(lease));
         Json(json!({}))
     };
     let router = Router::new()

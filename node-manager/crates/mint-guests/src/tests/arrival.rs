@@ -27,6 +27,7 @@ fn departure() -> Departure {
         on_machine_ethernet: Some(true),
         host_cpu_xml: None,
         files: BTreeMap::from([(DISK.into(), own_file(40 << 20))]),
+        spread: None,
     }
 }
 

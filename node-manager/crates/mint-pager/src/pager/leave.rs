@@ -4,7 +4,7 @@
 
 use mint_split::{ChunkNo, Frame, Place, SubNo, Victims};
 
-use super::room::{PagerError, Sub, SubState, room};
+use super::room::{Budget, PagerError, Sub, SubState, room};
 use super::{Order, Pager};
 use crate::memory::Memory;
 
@@ -12,13 +12,14 @@ use crate::memory::Memory;
 const AT_ONCE: usize = 4;
 
 impl<M: Memory, V: Victims> Pager<'_, M, V> {
-    /// The guest's memory servers are these from now on: those there were, in their order, and
-    /// new ones behind them.
+    /// The guest's budget and memory servers are these from now on: those there were, in their
+    /// order, and new ones behind them.
     ///
     /// # Errors
     /// When they have no room for the guest, or the guest's memory cannot be changed.
-    pub fn change(&mut self, subs: &[Sub]) -> Result<Vec<Order>, PagerError> {
-        room(self.places.geometry(), self.budget, subs)?;
+    pub fn change(&mut self, subs: &[Sub], budget: Budget) -> Result<Vec<Order>, PagerError> {
+        room(self.places.geometry(), budget, subs)?;
+        self.budget = budget;
         let chunk = self.places.geometry().chunk_pages();
         for (number, sub) in subs.iter().enumerate() {
             match self.subs.get_mut(number) {
@@ -39,7 +40,7 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
 
     /// Asks for some of what is to go elsewhere, if there is room for it on its way.
     pub(super) fn drain(&mut self, orders: &mut Vec<Order>) -> Result<(), PagerError> {
-        if !self.subs.iter().any(|sub| sub.leaves && sub.used_chunks > 0) {
+        if self.is_held || !self.subs.iter().any(|sub| sub.leaves && sub.used_chunks > 0) {
             self.draining.clear();
             return Ok(());
         }

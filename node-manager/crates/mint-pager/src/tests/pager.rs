@@ -27,6 +27,10 @@ struct Fake {
     pinned: BTreeSet<u64>,
     /// After so many changes the pager dies: before it makes the last, or after.
     dies_in: Option<(u64, bool)>,
+    /// It came with more than it may have.
+    may_exceed: bool,
+    /// Pages that were filled since the guest has looked.
+    filled: BTreeSet<u64>,
 }
 
 impl Fake {
@@ -107,6 +111,7 @@ impl Memory for Rc<RefCell<Fake>> {
         self.borrow_mut().change(|fake| {
             let value = bytes.map_or(0, value_of);
             assert_eq!(fake.memory.insert(page.0, value), None, "only a hole is filled");
+            fake.filled.insert(page.0);
         })
     }
 
@@ -156,6 +161,8 @@ struct World {
     /// Pages that came back from a memory server, and the most that were here at once.
     ins: u64,
     most: u64,
+    /// The guest is between two main hosts: it stands still.
+    is_held: bool,
 }
 
 type Played<'a> = Pager<'a, Rc<RefCell<Fake>>, Fifo>;
@@ -183,6 +190,7 @@ impl World {
             clock: 0,
             ins: 0,
             most: 0,
+            is_held: false,
         }
     }
 
@@ -199,7 +207,8 @@ impl World {
     fn say(&mut self, orders: Vec<Order>) {
         for order in orders {
             let server = &mut self.servers[usize::from(order.to.0)];
-            if server.is_connected {
+            let is_said = !self.is_held || matches!(order.frame, Frame::In(_) | Frame::List);
+            if server.is_connected && is_said {
                 server.to_sub.push_back(order.frame);
             }
         }
@@ -214,7 +223,10 @@ impl World {
         }
         let fake = self.fake.borrow();
         let resident = (fake.memory.len() + fake.copies.len()) as u64;
-        assert!(resident <= BUDGET.pages + CHUNK, "{resident} pages are here");
+        assert!(
+            self.is_held || fake.may_exceed || resident <= BUDGET.pages + CHUNK,
+            "{resident} pages are here"
+        );
         self.most = self.most.max(resident);
     }
 
@@ -296,7 +308,7 @@ impl World {
             Event::Leave(number, leaves) => {
                 let before = self.subs;
                 self.subs[number].leaves = leaves;
-                match pager.change(&self.subs) {
+                match pager.change(&self.subs, BUDGET) {
                     Ok(orders) => self.say(orders),
                     // the others have no room
                     Err(PagerError::Room { .. }) => self.subs = before,
@@ -307,6 +319,13 @@ impl World {
             Event::Die(after, is_made) => self.fake.borrow_mut().dies_in = Some((after, is_made)),
         }
         self.go_on();
+        // a page that came and has gone at once: who was woken for it waits again
+        let filled = std::mem::take(&mut self.fake.borrow_mut().filled);
+        for page in filled.intersection(&self.waits.clone()) {
+            let mut orders = pager.fault(PageNo(*page))?;
+            orders.extend(pager.make_room_again()?);
+            self.say(orders);
+        }
         Ok(())
     }
 
@@ -417,6 +436,9 @@ proptest! {
     }
 }
 
+#[path = "moves.rs"]
+mod moves;
+
 /// A pager with both memory servers, and a guest that has touched all of its memory.
 fn with_all(work: impl FnOnce(&mut World, &mut Played<'_>)) {
     let limits = [30, 34];
@@ -439,7 +461,7 @@ fn memory_server_that_leaves_has_nothing_any_more_without_anybody_who_touches_it
         let before = kept(&world, 0) + kept(&world, 1);
         world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
         world.subs[leaver].leaves = true;
-        let orders = pager.change(&world.subs).unwrap();
+        let orders = pager.change(&world.subs, BUDGET).unwrap();
         world.say(orders);
         world.settle(&mut pager).unwrap();
         assert_eq!(kept(&world, leaver), 0);
@@ -449,7 +471,26 @@ fn memory_server_that_leaves_has_nothing_any_more_without_anybody_who_touches_it
     }
     // both cannot
     let both = limits.map(|limit_pages| Sub { limit_pages, leaves: true });
-    assert!(matches!(pager.change(&both), Err(PagerError::Room { .. })));
+    assert!(matches!(pager.change(&both, BUDGET), Err(PagerError::Room { .. })));
+}
+
+#[test]
+fn guest_whose_main_host_has_room_for_all_of_it_comes_there() {
+    with_all(|world, pager| {
+        assert!(pager.places().counts().remote > 40);
+        let bytes = mint_split::whole_bytes(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES);
+        let leaving_pages = (bytes / PAGE_BYTES / 16).max(2 * CHUNK);
+        let whole = Budget { pages: bytes / PAGE_BYTES, leaving_pages };
+        world.subs = world.subs.map(|sub| Sub { leaves: true, ..sub });
+        let orders = pager.change(&world.subs, whole).unwrap();
+        world.fake.borrow_mut().may_exceed = true;
+        world.say(orders);
+        world.settle(pager).unwrap();
+        let counts = pager.places().counts();
+        assert_eq!((counts.local, counts.remote + counts.leaving + counts.coming), (PAGES, 0));
+        assert!(world.servers.iter().all(|server| server.kept.list().unwrap().is_empty()));
+        assert!(pager.servers().all(|view| view.chunks == 0));
+    });
 }
 
 #[test]

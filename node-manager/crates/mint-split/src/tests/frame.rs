@@ -19,11 +19,17 @@ fn pages() -> Pages {
     pages
 }
 
+fn greeting(main: Option<NodeStart>) -> Greeting {
+    Greeting { uuid: [1; 16], secret: [2; 16], epoch: 1 << 40, memory_bytes: 3 << 40, main }
+}
+
 fn all() -> Vec<Frame> {
     let versions = vec![(PageNo(9), Version(4)), (PageNo(5), Version::MAX)];
     let run = PageRun { first: PageNo(6), count: 2 };
     vec![
-        Frame::Hello { uuid: [1; 16], secret: [2; 16], epoch: 1 << 40, memory_bytes: 3 << 40 },
+        Frame::Hello(greeting(None)),
+        Frame::Hello(greeting(Some(NodeStart { node: 0, boots: 0 }))),
+        Frame::Look(greeting(Some(NodeStart { node: 63, boots: u32::MAX }))),
         Frame::Welcome,
         Frame::Out(pages()),
         Frame::Kept(versions.clone()),
@@ -35,6 +41,12 @@ fn all() -> Vec<Frame> {
         Frame::Listed(versions),
         Frame::Listed(Vec::new()),
         Frame::Refused(Reason::Full),
+        Frame::Copy(pages()),
+        Frame::Ready,
+        Frame::Words(PageNo(7 << 32), vec![0, u32::MAX, 5]),
+        Frame::Subs(1 << 40, vec![SubNo(0), SubNo(u16::MAX)]),
+        Frame::Final,
+        Frame::Taken,
     ]
 }
 
@@ -124,9 +136,20 @@ fn pages_of_another_guest_or_of_two_chunks_do_not_fit() {
     assert!(!Frame::Kept(vec![(PageNo(8), Version(1))]).fits(geometry));
 }
 
+#[test]
+fn words_beyond_a_guest_do_not_fit() {
+    let geometry = Geometry::new(8 * PAGE_BYTES, 4 * PAGE_BYTES).unwrap();
+    assert!(Frame::Words(PageNo(6), vec![1, 1]).fits(geometry));
+    assert!(!Frame::Words(PageNo(7), vec![1, 1]).fits(geometry));
+    assert!(!Frame::Words(PageNo(u64::MAX), vec![1, 1]).fits(geometry));
+    assert!(Frame::Subs(0, vec![SubNo(1); 2]).fits(geometry));
+    assert!(!Frame::Subs(1, vec![SubNo(1); 2]).fits(geometry));
+    assert_eq!(Frame::Words(PageNo(0), vec![0; WORDS_MAX + 1]).bytes(), None);
+}
+
 proptest! {
     #[test]
-    fn no_bytes_are_too_odd(head in proptest::array::uniform32(any::<u8>()), rest in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..12u8) {
+    fn no_bytes_are_too_odd(head in proptest::array::uniform32(any::<u8>()), rest in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..20u8) {
         let mut head = head;
         head[..4].copy_from_slice(&[b'M', b'S', 1, kind]);
         head[4..8].copy_from_slice(&u32::try_from(rest.len()).unwrap().to_le_bytes());

@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use mint_split::{Lease, NodeStart, PAGE_BYTES, PageNo, PageRun, Pages, Version};
+use mint_split::{
+    Greeting, Lease, LeaseEnd, NodeStart, PAGE_BYTES, PageNo, PageRun, Pages, Version,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -23,6 +25,14 @@ fn lease(limit_pages: u64) -> Lease {
         main: NodeStart { node: 1, boots: 1 },
         stays: false,
     }
+}
+
+fn greeting(epoch: u64) -> Greeting {
+    Greeting { uuid: UUID, secret: SECRET, epoch, memory_bytes: MEMORY, main: None }
+}
+
+fn end(secret: [u8; 16], epoch: Option<u64>) -> LeaseEnd {
+    LeaseEnd { uuid: UUID, secret, epoch }
 }
 
 struct Server {
@@ -57,8 +67,7 @@ impl Main {
 
     fn hello(server: &Server, epoch: u64) -> (Self, Frame) {
         let main = Self::connect(server);
-        let answer =
-            main.ask(&Frame::Hello { uuid: UUID, secret: SECRET, epoch, memory_bytes: MEMORY });
+        let answer = main.ask(&Frame::Hello(greeting(epoch)));
         (main, answer)
     }
 
@@ -124,12 +133,66 @@ fn next_process_has_what_was_kept_and_nothing_of_strangers() {
     assert!(!second.folder.path().join("00.pages").exists());
     let main = Main::welcome(&second);
     assert_eq!(main.ask(&Frame::In(run(0, 1))), Frame::Data(pages(0, 1, &[5])));
-    second.guests.end(&UUID, Some(&[1; 16])).unwrap();
+    second.guests.end(&end([1; 16], None)).unwrap();
     assert_eq!(second.guests.list().len(), 1, "another life's");
-    second.guests.end(&UUID, Some(&SECRET)).unwrap();
+    second.guests.end(&end(SECRET, Some(1))).unwrap();
     assert!(main.is_over(), "its guest has no lease any more");
     assert_eq!(Main::hello(&second, 1).1, Frame::Refused(Reason::Stranger));
     assert_eq!(std::fs::read_dir::<&Path>(second.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn host_that_a_guest_comes_to_looks_first_and_then_has_it() {
+    let server = server(100);
+    let main = Main::welcome(&server);
+    let kept = Frame::Kept(vec![(PageNo(8), Version(1))]);
+    assert_eq!(main.ask(&Frame::Out(pages(8, 1, &[1]))), kept);
+    let there = NodeStart { node: 2, boots: 5 };
+    let next = || Greeting { main: Some(there), ..greeting(2) };
+    let looks = Main::connect(&server);
+    assert_eq!(looks.ask(&Frame::Look(next())), Frame::Welcome);
+    assert_eq!(looks.ask(&Frame::In(run(8, 1))), Frame::Data(pages(8, 1, &[1])));
+    // who speaks for the guest is still the one before
+    assert_eq!(
+        main.ask(&Frame::Out(pages(8, 2, &[3]))),
+        Frame::Kept(vec![(PageNo(8), Version(2))])
+    );
+    assert_eq!(looks.ask(&Frame::In(run(8, 1))), Frame::Data(pages(8, 2, &[3])));
+    assert_eq!(server.guests.list()[0].0, lease(100));
+    for changes in [Frame::Drop(vec![(PageNo(8), Version(2))]), Frame::Out(pages(9, 1, &[1]))] {
+        let looks = Main::connect(&server);
+        assert_eq!(looks.ask(&Frame::Look(next())), Frame::Welcome);
+        assert_eq!(looks.ask(&changes), Frame::Refused(Reason::Confused));
+        assert!(looks.is_over());
+    }
+    let (new, answer) = {
+        let new = Main::connect(&server);
+        let answer = new.ask(&Frame::Hello(next()));
+        (new, answer)
+    };
+    assert_eq!(answer, Frame::Welcome);
+    assert!(main.is_over());
+    assert_eq!(server.guests.list()[0].0, Lease { epoch: 2, main: there, ..lease(100) });
+    assert_eq!(new.ask(&Frame::In(run(8, 1))), Frame::Data(pages(8, 2, &[3])));
+    // the one before is not asked whether the guest has ended
+    server.guests.end(&end(SECRET, Some(1))).unwrap();
+    assert_eq!(server.guests.list().len(), 1);
+    server.guests.end(&end(SECRET, Some(2))).unwrap();
+    assert_eq!(server.guests.list(), []);
+}
+
+#[test]
+fn who_looks_sees_nothing_once_a_later_main_host_is_there() {
+    let server = server(100);
+    let looks = Main::connect(&server);
+    assert_eq!(looks.ask(&Frame::Look(greeting(2))), Frame::Welcome);
+    let (_main, answer) = Main::hello(&server, 3);
+    assert_eq!(answer, Frame::Welcome);
+    assert_eq!(looks.ask(&Frame::In(run(8, 1))), Frame::Refused(Reason::OldEpoch));
+    assert_eq!(
+        Main::connect(&server).ask(&Frame::Look(greeting(2))),
+        Frame::Refused(Reason::OldEpoch)
+    );
 }
 
 #[test]
@@ -137,7 +200,8 @@ fn main_host_that_may_not_is_told_why() {
     let server = server(100);
     let hello = |uuid, secret, epoch, memory_bytes| {
         let main = Main::connect(&server);
-        let answer = main.ask(&Frame::Hello { uuid, secret, epoch, memory_bytes });
+        let answer =
+            main.ask(&Frame::Hello(Greeting { uuid, secret, epoch, memory_bytes, main: None }));
         assert!(answer == Frame::Welcome || main.is_over());
         answer
     };

@@ -50,6 +50,11 @@ pub enum VmCommand {
     },
     /// Move a running guest to another node; its own disks go with it
     Migrate(MigrateArgs),
+    /// Bring all memory of a running guest that is split over several nodes to one
+    ///
+    /// The guest moves to that node first, unless it is there; what other nodes keep follows while
+    /// it runs. At its next start its memory is split again, as its domain says.
+    Merge(MigrateArgs),
     /// Move all guests that run on a node to others: each gets a place first, or none goes
     Evacuate {
         /// Name, nodeN or id

@@ -94,6 +94,7 @@ impl Evacuated {
             parallel: None,
             compress: false,
             post_copy_after_s: None,
+            merge: false,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

@@ -38,7 +38,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate(args) => migrate(context, args).await,
+        VmCommand::Migrate(args) => migrate(context, args, false).await,
+        VmCommand::Merge(args) => migrate(context, args, true).await,
         VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
 }
@@ -122,7 +123,7 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     }
 }
 
-async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
+async fn migrate(context: &Context, args: MigrateArgs, merge: bool) -> Outcome {
     check(&args.how)?;
     let request = MigrateRequest {
         to: args.to,
@@ -132,6 +133,7 @@ async fn migrate(context: &Context, args: MigrateArgs) -> Outcome {
         parallel: args.how.parallel,
         compress: args.how.compress,
         post_copy_after_s: args.how.post_copy_after,
+        merge,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -76,6 +76,11 @@ pub fn evacuated(context: &Context, result: &EvacuateResult) -> Outcome {
 /// What was done, or would be.
 pub fn words(result: &MigrateResult) -> Vec<String> {
     let MigrateResult { name, from, memory_bytes, disks, changes, took, .. } = result;
+    if result.merged && *from == result.to {
+        let all = format_bytes(*memory_bytes);
+        let can = if took.is_some() { "is" } else { "can be" };
+        return vec![format!("all memory of vm {name}, {all}, {can} on node {from}")];
+    }
     let to = match result.to_machine {
         None => result.to.to_string(),
         Some(_) => result.to_name.clone(),
@@ -95,7 +100,8 @@ pub fn words(result: &MigrateResult) -> Vec<String> {
         0 => String::new(),
         still_ms => format!(", {still_ms} ms of them it stood still"),
     };
-    vec![format!("vm {name} is on node {to}: {} ms in all{still}", took.total_ms)]
+    let all = if result.merged { ", all of its memory" } else { "" };
+    vec![format!("vm {name} is on node {to}{all}: {} ms in all{still}", took.total_ms)]
 }
 
 #[cfg(test)]
@@ -119,6 +125,7 @@ mod tests {
             disks: vec![DiskCopyView { target: "vda".into(), path: "/d".into(), bytes: 1 << 20 }],
             changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],
             took: None,
+            merged: false,
         };
         assert_eq!(
             words(&plan),
@@ -134,5 +141,9 @@ mod tests {
             words(&done),
             ["vm web is on node 2: 900 ms in all, 40 ms of them it stood still"]
         );
+        let merged = MigrateResult { merged: true, ..done };
+        assert!(words(&merged)[0].starts_with("vm web is on node 2, all of its memory: 900 ms"));
+        let here = MigrateResult { from: merged.to, ..merged };
+        assert_eq!(words(&here), ["all memory of vm web, 512M, is on node 2"]);
     }
 }

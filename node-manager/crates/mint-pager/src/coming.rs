@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A guest that comes (S-memV, 4-1): its last host sends what it has, again and again as it
+//! changes, and at last where each page is. Until then nobody sees what is here: QEMU waits at
+//! each page.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use mint_split::files::{COMING, ENTERING, GOING, GONE, HAS_ALL, LEFT_OUT};
+use mint_split::{
+    ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PAGE_BYTES, PageNo, Pages, Place,
+    Places, Reason, Source, SplitGuest, hear, say,
+};
+use mint_sys::{Faults, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FallocateFlags, fallocate};
+use tracing::{info, warn};
+
+use crate::monitor::Monitor;
+use crate::shared::Stage;
+use crate::step::step;
+
+const CONNECT: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A guest that is not here yet.
+pub struct Coming<'a> {
+    /// As it will be here.
+    pub guest: &'a SplitGuest,
+    /// Its folder.
+    pub folder: &'a Path,
+    /// Where its pages come from.
+    pub source: Source,
+    /// Its memory here.
+    pub ram: &'a File,
+    /// Where QEMU has mapped it.
+    pub base: u64,
+    /// Of QEMU's mapping.
+    pub faults: &'a Faults,
+}
+
+/// How far a guest is that is not here for sure.
+///
+/// # Errors
+/// When its folder cannot be read.
+pub fn stage(folder: &Path) -> io::Result<(Stage, Option<Source>)> {
+    let source = match fs::read(folder.join(COMING)) {
+        Ok(text) => Some(serde_json::from_slice(&text)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let stage = match source {
+        Some(_) => Stage::Looks,
+        None if folder.join(ENTERING).exists() => Stage::Enters,
+        None if [GOING, GONE].iter().any(|name| folder.join(name).exists()) => Stage::Goes,
+        None => Stage::Main,
+    };
+    Ok((stage, source))
+}
+
+/// Why a conversation ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the connection")]
+    Hear(#[from] HearError),
+    #[error("it does not send it any more")]
+    Refused,
+    #[error("it says what nobody says then")]
+    Confused,
+    #[error("the guest's memory, or its QEMU")]
+    Own(#[source] io::Error),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Hear(error.into())
+    }
+}
+
+impl Coming<'_> {
+    fn greeting(&self) -> Greeting {
+        let SplitGuest { uuid, epoch, memory_bytes, main, .. } = *self.guest;
+        Greeting { uuid, secret: self.source.secret, epoch, memory_bytes, main }
+    }
+
+    /// Takes all of it; gives whether it is here. If not, its QEMU has ended.
+    ///
+    /// # Errors
+    /// When the guest's memory here cannot be changed: nothing of it is here.
+    pub fn take(
+        &self,
+        places: &mut Places<'_>,
+        qemu: impl AsFd,
+        status: UnixListener,
+    ) -> io::Result<bool> {
+        if self.folder.join(HAS_ALL).exists() {
+            self.tell_again();
+            return Ok(true);
+        }
+        let view = Arc::new(Mutex::new(ArrivalView::default()));
+        let told = view.clone();
+        thread::Builder::new().name("status".into()).spawn(move || tell(&told, &status))?;
+        let mut last = String::new();
+        loop {
+            match self.session(places, &qemu, &view) {
+                Ok(()) => break,
+                Err(Ended::Own(error)) => return Err(error),
+                Err(ended) => {
+                    let text = ended.to_string();
+                    if matches!(ended, Ended::Refused) {
+                        lock(&view).failed = Some(text.clone());
+                    }
+                    if text != last {
+                        let source = self.source.address;
+                        warn!(%source, ended = &ended as &dyn std::error::Error, "the guest does not come");
+                        last = text;
+                    }
+                }
+            }
+            if has_ended(&qemu, AGAIN) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// From the beginning to the end: what came before is worth nothing.
+    fn session(
+        &self,
+        places: &mut Places<'_>,
+        qemu: impl AsFd,
+        view: &Mutex<ArrivalView>,
+    ) -> Result<(), Ended> {
+        let geometry = places.geometry();
+        punch(self.ram, 0, geometry.pages()).map_err(Ended::Own)?;
+        let stream = TcpStream::connect_timeout(&self.source.address, CONNECT)?;
+        stream.set_nodelay(true)?;
+        let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
+        say(&stream, &Frame::Hello(self.greeting()))?;
+        match hear(&mut from)? {
+            Frame::Welcome => {}
+            Frame::Refused(_) => return Err(Ended::Refused),
+            _ => return Err(Ended::Confused),
+        }
+        self.leave_memory_out().map_err(Ended::Own)?;
+        info!(source = %self.source.address, "the guest comes");
+        // whose end is not heard of otherwise
+        let (qemu, (done, hears)) = (qemu.as_fd(), UnixStream::pair()?);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut ready =
+                    [PollFd::new(&qemu, PollFlags::IN), PollFd::new(&done, PollFlags::IN)];
+                while poll(&mut ready, None).is_err() {}
+                _ = stream.shutdown(Shutdown::Read);
+            });
+            let heard = self.hear_all(&mut from, places, view);
+            drop(hears);
+            heard
+        })?;
+        self.is_here(places).map_err(Ended::Own)?;
+        step("pager-has-all");
+        say(&stream, &Frame::Taken)?;
+        info!(counts = ?places.counts(), "all of the guest's memory is here, or where it was");
+        Ok(())
+    }
+
+    fn leave_memory_out(&self) -> io::Result<()> {
+        let done = self.folder.join(LEFT_OUT);
+        if done.exists() {
+            return Ok(());
+        }
+        let path = self.guest.monitor.as_deref();
+        let path = path.ok_or_else(|| io::Error::other("QEMU has no monitor for us"))?;
+        Monitor::open(path)?.leave_memory_out(true)?;
+        File::create(done).map(drop)
+    }
+
+    fn hear_all(
+        &self,
+        from: &mut BufReader<TcpStream>,
+        places: &mut Places<'_>,
+        view: &Mutex<ArrivalView>,
+    ) -> Result<(), Ended> {
+        let geometry = places.geometry();
+        let (mut words, mut subs) = (0, 0);
+        loop {
+            let frame = hear(from)?;
+            if !frame.fits(geometry) {
+                return Err(Ended::Confused);
+            }
+            match frame {
+                Frame::Copy(pages) => {
+                    step("pager-copied");
+                    put(self.ram, &pages).map_err(Ended::Own)?;
+                    lock(view).pages += pages.entries.len() as u64;
+                }
+                Frame::Drop(pages) => {
+                    for (page, _) in pages {
+                        punch(self.ram, page.0, 1).map_err(Ended::Own)?;
+                    }
+                }
+                Frame::Ready => lock(view).is_ready = true,
+                // each once, in their order
+                Frame::Words(first, all) if first.0 == words => {
+                    words += all.len() as u64;
+                    if !(first.0..)
+                        .map(PageNo)
+                        .zip(all)
+                        .all(|(page, word)| places.take_word(page, word))
+                    {
+                        return Err(Ended::Confused);
+                    }
+                }
+                Frame::Subs(first, all) if first == subs => {
+                    subs += all.len() as u64;
+                    let servers = self.guest.servers.len();
+                    let mut each = (first..).map(ChunkNo).zip(all);
+                    if !each.all(|(chunk, sub)| places.take_sub(chunk, sub, servers)) {
+                        return Err(Ended::Confused);
+                    }
+                }
+                Frame::Final if words == geometry.pages() && subs == geometry.chunks() => {
+                    return Ok(());
+                }
+                Frame::Refused(Reason::Stranger) => return Err(Ended::Refused),
+                _ => return Err(Ended::Confused),
+            }
+        }
+    }
+
+    /// What is here is the guest's: who waits looks again, and waits at holes alone from now on.
+    fn is_here(&self, places: &Places<'_>) -> io::Result<()> {
+        let pages = places.geometry().pages();
+        let mut hole = 0;
+        for page in 0..=pages {
+            // what was sent and went elsewhere since
+            if page == pages || places.place(PageNo(page)) == Some(Place::Local) {
+                punch(self.ram, hole, page - hole)?;
+                hole = page + 1;
+            }
+        }
+        // a successor takes it for what it is
+        File::create(self.folder.join(HAS_ALL))?;
+        self.seen()
+    }
+
+    fn seen(&self) -> io::Result<()> {
+        self.faults.watch(self.base, self.guest.memory_bytes, Watch::HolesAndWrites)?;
+        self.faults.wake(self.base, self.guest.memory_bytes)
+    }
+
+    /// The one before may have died before it had told that all is here; if the guest's last host
+    /// does not listen any more, it has heard.
+    fn tell_again(&self) {
+        let told = self.seen().and_then(|()| {
+            let stream = TcpStream::connect_timeout(&self.source.address, CONNECT)?;
+            say(&stream, &Frame::Look(self.greeting()))
+        });
+        if let Err(error) = told {
+            info!(%error, "the guest's last host is not told again that all is here");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn punch(ram: &File, page: u64, count: u64) -> io::Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(ram, how, page * PAGE_BYTES, count * PAGE_BYTES)?)
+}
+
+fn put(ram: &File, pages: &Pages) -> io::Result<()> {
+    for (page, _, bytes) in pages.each() {
+        match bytes {
+            Some(bytes) => ram.write_all_at(bytes, page.0 * PAGE_BYTES)?,
+            None => punch(ram, page.0, 1)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process has ended, or ends within a while.
+fn has_ended(process: impl AsFd, within: Duration) -> bool {
+    let mut ready = [PollFd::new(&process, PollFlags::IN)];
+    let within = Timespec::try_from(within).ok();
+    poll(&mut ready, within.as_ref()).is_ok() && !ready[0].revents().is_empty()
+}
+
+/// A document for who connects, until the guest is here.
+fn tell(view: &Mutex<ArrivalView>, status: &UnixListener) {
+    for stream in status.incoming() {
+        let view = MemoryView { arrival: Some(lock(view).clone()), ..MemoryView::default() };
+        let told = stream.and_then(|mut stream| {
+            stream.write_all(&serde_json::to_vec(&view).map_err(io::Error::other)?)
+        });
+        if told.is_err() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

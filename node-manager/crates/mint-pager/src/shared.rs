@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the pager's threads share.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mint_split::{Fifo, Frame, MemoryView, PageNo, SplitGuest};
+use mint_sys::Faults;
+
+use crate::file::GuestMemory;
+use crate::pager::{Order, Pager, PagerError};
+use crate::qemu::Qemu;
+
+/// The pager of a guest whose memory is files.
+pub type FilePager = Pager<'static, GuestMemory, Fifo>;
+
+/// A guest of this host.
+pub struct Home {
+    /// The guest.
+    pub guest: SplitGuest,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its QEMU.
+    pub qemu: Qemu,
+    /// Of its memory in QEMU.
+    pub faults: Arc<Faults>,
+}
+
+/// Whether the guest is this host's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// It is, and all know.
+    Main,
+    /// It is, and its memory servers are to hear so.
+    Enters,
+    /// All of it is here, and it may run here, or at its last host.
+    Looks,
+    /// It was about to go when the pager before this one died: its next host may have it.
+    Goes,
+}
+
+/// To a memory server, while there is a connection.
+#[derive(Default)]
+pub(crate) struct Way {
+    pub writer: Option<Sender<Frame>>,
+    pub stream: Option<TcpStream>,
+    /// Its end was wanted: the next one begins at once.
+    pub is_renewed: bool,
+    /// It was welcome as the guest's main host.
+    pub is_entered: bool,
+    pub lost_pages: u64,
+    pub is_over: bool,
+}
+
+/// What threads share, one at a time.
+pub(crate) struct Locked {
+    pub pager: FilePager,
+    pub ways: Vec<Way>,
+    /// The guest comes: memory servers are only asked for pages.
+    pub looks: bool,
+    /// Pages that were asked for because of a fault, since when.
+    pub waiting: HashMap<PageNo, Instant>,
+    pub waited: Duration,
+    pub waits: u64,
+}
+
+/// What threads share.
+pub(crate) struct Shared {
+    pub locked: Mutex<Locked>,
+    /// The guest and its folder.
+    pub home: Home,
+    /// Why the pager cannot go on.
+    pub broken: Mutex<Option<PagerError>>,
+    /// To who waits for faults, when it cannot.
+    pub tells: UnixStream,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, Locked> {
+        // what is behind it is whole after each step, or the process ends
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody comes between two main hosts any more: memory servers hear from this one.
+    pub fn goes_on(&self) {
+        let mut locked = self.lock();
+        locked.looks = false;
+        locked.pager.hold(false);
+        for way in &mut locked.ways {
+            way.is_renewed = true;
+            if let Some(stream) = way.stream.take() {
+                // it may have ended by itself
+                _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// Whether each memory server knows this main host.
+    pub fn is_entered(&self) -> bool {
+        self.lock().ways.iter().all(|way| way.is_over || way.is_entered)
+    }
+
+    /// The pager cannot go on.
+    pub fn end(&self, error: PagerError) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        _ = (&self.tells).write_all(b"!");
+    }
+
+    pub fn view(&self) -> MemoryView {
+        let locked = self.lock();
+        let Locked { pager, ways, .. } = &*locked;
+        let (counts, done, took) = (pager.places().counts(), pager.done(), pager.memory().took);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        MemoryView {
+            virgin_pages: counts.virgin,
+            local_pages: counts.local,
+            leaving_pages: counts.leaving,
+            remote_pages: counts.remote,
+            coming_pages: counts.coming,
+            faults: done.faults,
+            page_ins: done.page_ins,
+            page_outs: done.page_outs,
+            waited_ns: ns(locked.waited),
+            waits: locked.waits,
+            taking_ns: ns(took.taking),
+            filling_ns: ns(took.filling),
+            lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
+            servers: pager.servers().collect(),
+            arrival: None,
+        }
+    }
+}
+
+/// Under the pager's lock: who has said something first is heard first. Between two main hosts
+/// nothing is changed.
+pub(crate) fn say_all(ways: &[Way], is_held: bool, orders: Vec<Order>) {
+    for order in orders {
+        if is_held && !matches!(order.frame, Frame::In(_) | Frame::List) {
+            continue;
+        }
+        let way = ways.get(usize::from(order.to.0)).and_then(|way| way.writer.as_ref());
+        if let Some(writer) = way {
+            // one that has ended is replaced, and all is said again
+            _ = writer.send(order.frame);
+        }
+    }
+}

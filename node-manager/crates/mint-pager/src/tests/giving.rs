@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A guest's memory goes from one mapping of this process to another, by both sides' own code and
+//! the kernel's userfaultfd, while somebody writes to it. QEMU and libvirt are played.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use mint_split::{Fifo, Greeting, Places, Server, Source, files, hear};
+use mint_sys::{Faults, MemoryDevice, shared_words};
+use tempfile::TempDir;
+
+use super::*;
+use crate::coming::Coming;
+use crate::file::{GuestMemory, Took};
+use crate::pager::{Budget, Pager};
+use crate::shared::{Home, Locked};
+
+const PAGES: u64 = 2048;
+const CHUNK: u64 = 16;
+const WORDS: usize = PAGE / 4;
+/// Pages that are there at the beginning: the first of these.
+const TOUCHED: usize = 1500;
+
+type Memory = &'static mut [u32];
+
+/// A host of the guest.
+struct Host {
+    folder: TempDir,
+    memory: Memory,
+    base: u64,
+    ram: std::fs::File,
+    faults: Arc<Faults>,
+    /// What its QEMU's monitor says: its state, and its migration's.
+    state: Arc<Mutex<(&'static str, &'static str)>>,
+    /// As long as this lives, its QEMU does.
+    qemu: UnixStream,
+    process: OwnedFd,
+}
+
+impl Host {
+    fn new(touch: impl FnOnce(&mut [u32]), watch: Watch) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = folder.path().join("ram");
+        let memory = shared_words::<u32>(&path, usize::try_from(PAGES).unwrap() * WORDS).unwrap();
+        let base = memory.as_ptr().addr() as u64;
+        touch(memory);
+        let faults = Arc::new(Faults::own().unwrap());
+        faults.watch(base, PAGES * PAGE_BYTES, watch).unwrap();
+        let ram = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let state = Arc::new(Mutex::new(("running", "")));
+        monitor(&folder.path().join("qmp"), state.clone());
+        let (qemu, process) = UnixStream::pair().unwrap();
+        Self { folder, memory, base, ram, faults, state, qemu, process: process.into() }
+    }
+
+    fn guest(&self, epoch: u64) -> SplitGuest {
+        SplitGuest {
+            name: "big".into(),
+            uuid: [1; 16],
+            memory_bytes: PAGES * PAGE_BYTES,
+            main_bytes: 2 * PAGES * PAGE_BYTES,
+            chunk_bytes: CHUNK * PAGE_BYTES,
+            epoch,
+            qemu: std::process::id(),
+            servers: vec![Server {
+                node: "sub".into(),
+                address: "127.0.0.1:1".parse().unwrap(),
+                secret: [4; 16],
+                limit_bytes: 0,
+                leaves: true,
+            }],
+            main: None,
+            monitor: Some(self.folder.path().join("qmp")),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = vec![0; usize::try_from(PAGES).unwrap() * PAGE];
+        self.ram.read_exact_at(&mut all, 0).unwrap();
+        all
+    }
+}
+
+/// QEMU, as far as it is asked.
+fn monitor(path: &Path, state: Arc<Mutex<(&'static str, &'static str)>>) {
+    let listener = UnixListener::bind(path).unwrap();
+    let talk = move |stream: UnixStream| {
+        let say = |line: String| (&stream).write_all(format!("{line}\n").as_bytes());
+        say(r#"{"QMP": {}}"#.into())?;
+        for line in BufReader::new(&stream).lines() {
+            let line = line?;
+            let (run, migration) = *state.lock().unwrap();
+            let status = if line.contains("query-status") { run } else { migration };
+            say(format!(r#"{{"return": {{"status": "{status}"}}}}"#))?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let talk = Arc::new(talk);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let talk = talk.clone();
+            std::thread::spawn(move || talk(stream));
+        }
+    });
+}
+
+fn geometry() -> Geometry {
+    Geometry::new(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES).unwrap()
+}
+
+fn places() -> Places<'static> {
+    let (pages, chunks) =
+        (usize::try_from(PAGES).unwrap(), usize::try_from(PAGES / CHUNK).unwrap());
+    Places::open(geometry(), vec![0; pages].leak(), vec![0; chunks].leak()).unwrap()
+}
+
+/// The pager of the host that it leaves, with two pages at a memory server.
+fn leaves(host: &Host) -> Shared {
+    let mut places = places();
+    for page in [1600, 1601] {
+        assert!(places.take_word(PageNo(page), 3 | 7 << 3));
+    }
+    let memory = GuestMemory {
+        ram: host.ram.try_clone().unwrap(),
+        copies: tempfile::tempfile_in("/dev/shm").unwrap(),
+        faults: host.faults.clone(),
+        device: MemoryDevice::opened(
+            OpenOptions::new().read(true).open("/dev/null").unwrap().into(),
+        ),
+        base: host.base,
+        pages: PAGES,
+        took: Took::default(),
+    };
+    let budget = Budget { pages: 2 * PAGES, leaving_pages: 64 };
+    let sub = crate::Sub { limit_pages: 0, leaves: true };
+    let pager = Pager::new(places, memory, Fifo::new(128), budget, &[sub]).unwrap();
+    let (waiting, waited, waits) = Default::default();
+    let locked = Locked { pager, ways: Vec::new(), looks: false, waiting, waited, waits };
+    let home = Home {
+        guest: host.guest(1),
+        folder: host.folder.path().to_owned(),
+        qemu: Qemu::new(host.process.try_clone().unwrap(), host.guest(1).monitor),
+        faults: host.faults.clone(),
+    };
+    let (tells, _) = UnixStream::pair().unwrap();
+    Shared { locked: Mutex::new(locked), home, broken: Mutex::default(), tells }
+}
+
+fn write(memory: &mut [u32], page: usize, value: u32) {
+    memory[page * WORDS..(page + 1) * WORDS].fill(value);
+}
+
+#[test]
+fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
+    let touch = |memory: &mut [u32]| (0..TOUCHED).for_each(|page| write(memory, page, 1));
+    let from = Host::new(touch, Watch::Holes);
+    let to = Host::new(|_| {}, Watch::All);
+    let shared = leaves(&from);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = Source { address: listener.local_addr().unwrap(), secret: [9; 16] };
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let coming =
+        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let mut there = places();
+    // a process of its own looks at a page before it is the guest's
+    let looks = to.memory.as_ptr().addr();
+    assert_eq!(looks as u64, to.base);
+    std::thread::scope(|scope| {
+        let memory = &mut *from.memory;
+        let state = from.state.clone();
+        scope.spawn(move || {
+            let mut random = 7_u32;
+            for value in 2..60_000 {
+                random = random.wrapping_mul(1_103_515_245).wrapping_add(12345);
+                // a few pages, and then all of them
+                let range = if value % 1000 < 900 { 40 } else { TOUCHED };
+                write(memory, (random >> 8) as usize % range, value);
+            }
+            *state.lock().unwrap() = ("finish-migrate", "pre-switchover");
+        });
+        let given = scope.spawn(|| {
+            let (stream, _) = listener.accept().unwrap();
+            let Frame::Hello(Greeting { secret, epoch, .. }) = hear(&mut &stream).unwrap() else {
+                panic!("no hello");
+            };
+            assert_eq!((secret, epoch), ([9; 16], 2));
+            say(&stream, &Frame::Welcome).unwrap();
+            let stop = Stop::default();
+            let mut giving = Giving::new(&shared, &stop, None);
+            assert_eq!(giving.give(&stream).unwrap(), Given::All);
+            assert_eq!(hear(&mut &stream).unwrap(), Frame::Taken);
+        });
+        assert!(coming.take(&mut there, &to.process, status).unwrap());
+        given.join().unwrap();
+    });
+    assert!(shared.lock().pager.is_held());
+    assert!(to.bytes() == from.bytes(), "what is there is not what was here");
+    assert!(folder.join(files::HAS_ALL).exists());
+    let counts = there.counts();
+    assert_eq!((counts.local, counts.remote), (TOUCHED as u64, 2));
+    assert_eq!(counts.virgin, PAGES - counts.local - 2);
+    let at = there.place(PageNo(1601));
+    assert_eq!(at, Some(Place::Remote { at: SubNo(0), version: Version(7) }));
+    // who touches it now sees it
+    assert_eq!(to.memory[3 * WORDS], from.memory[3 * WORDS]);
+    drop((from.qemu, to.qemu));
+}
+
+/// Who plays the host that the guest leaves: it says this, to one after the other.
+fn says(sessions: Vec<Vec<Frame>>) -> (Source, std::thread::JoinHandle<Vec<Option<Frame>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = Source { address: listener.local_addr().unwrap(), secret: [9; 16] };
+    let talks = std::thread::spawn(move || {
+        let talk = |frames: Vec<Frame>| {
+            let (stream, _) = listener.accept().unwrap();
+            hear(&mut &stream).unwrap();
+            for frame in &frames {
+                _ = say(&stream, frame);
+            }
+            // one that is cut off hears nothing
+            if frames.last() == Some(&Frame::Ready) { None } else { hear(&mut &stream).ok() }
+        };
+        sessions.into_iter().map(talk).collect()
+    });
+    (source, talks)
+}
+
+fn copy(first: u64, bytes: &[u8]) -> Frame {
+    let mut pages = Pages::from(PageNo(first));
+    bytes.iter().for_each(|&byte| pages.push(Version(0), &[byte; PAGE]));
+    Frame::Copy(pages)
+}
+
+#[test]
+fn what_came_before_a_connection_broke_is_not_the_guests() {
+    let to = Host::new(|_| {}, Watch::All);
+    let word = |page: u64| match page {
+        1 | 3 => 1,
+        2 => 3 | 5 << 3,
+        _ => 0,
+    };
+    let words = |bad: u32| {
+        let all = (0..PAGES).map(word).collect::<Vec<u32>>();
+        let subs = vec![SubNo(0); usize::try_from(PAGES / CHUNK).unwrap()];
+        let mut all = vec![Frame::Words(PageNo(0), all), Frame::Subs(0, subs), Frame::Final];
+        if bad > 0 {
+            all.insert(0, Frame::Words(PageNo(0), vec![bad]));
+        }
+        all
+    };
+    let start = |pages: Frame| vec![Frame::Welcome, pages, Frame::Ready];
+    let good = [start(copy(1, &[5, 6, 7])), vec![copy(1, &[8])], words(0)].concat();
+    let (source, talks) = says(vec![
+        start(copy(1, &[1, 1, 1, 1, 1])),
+        // a place that no other host tells
+        [start(copy(1, &[2])), words(4)].concat(),
+        [start(copy(1, &[2])), vec![Frame::Final]].concat(),
+        good,
+    ]);
+    let guest = to.guest(2);
+    let folder = to.folder.path();
+    let coming =
+        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let mut places = places();
+    assert!(coming.take(&mut places, &to.process, status).unwrap());
+    let said = talks.join().unwrap();
+    assert_eq!(said, [None, None, None, Some(Frame::Taken)]);
+    let page = |page: usize| to.bytes()[page * PAGE];
+    assert_eq!([0, 1, 2, 3, 4, 5].map(page), [0, 8, 0, 7, 0, 0]);
+    assert_eq!((places.counts().local, places.counts().remote), (2, 1));
+    // its last host is not asked again
+    let status = UnixListener::bind(folder.join("again.sock")).unwrap();
+    assert!(coming.take(&mut places, &to.process, status).unwrap());
+    drop(to.qemu);
+}
+
+#[test]
+fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
+    let to = Host::new(|_| {}, Watch::All);
+    let refused = || vec![Frame::Refused(mint_split::Reason::Stranger)];
+    let (source, _talks) = says(vec![refused(), refused(), vec![Frame::Welcome]]);
+    let guest = to.guest(2);
+    let folder = to.folder.path();
+    let coming =
+        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let (mut places, qemu, process) = (places(), to.qemu, &to.process);
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| coming.take(&mut places, process, status));
+        let failed = || {
+            let asked = UnixStream::connect(folder.join("pager.sock")).unwrap();
+            let view: mint_split::MemoryView = serde_json::from_reader(asked).unwrap();
+            view.arrival.unwrap().failed
+        };
+        while failed().is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(qemu);
+        assert!(!taken.join().unwrap().unwrap());
+    });
+    assert!(!folder.join(files::HAS_ALL).exists());
+}
