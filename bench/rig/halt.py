@@ -29,9 +29,9 @@ def armed(nodes: list[Node], service: str) -> Iterator[None]:
             node.run(f"rm -f {FAULT} {HALTED}; mint-service restart {service}")
 
 
-def ask(node: Node, step: str) -> None:
-    """Whoever comes to the step next, once, stands still there."""
-    node.run(f"echo {step} halt >{FAULT}.new && mv {FAULT}.new {FAULT}")
+def ask(node: Node, step: str, what: str = "halt") -> None:
+    """Whoever comes to the step next, once, stands still there, or ends ("abort")."""
+    node.run(f"echo {step} {what} >{FAULT}.new && mv {FAULT}.new {FAULT}")
 
 
 def wait(node: Node, step: str, limit_s: float = 240) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rig import halt
 from rig.errors import CommandFailed
 from rig.guest import Guest, counted_versions, counted_writes
 from rig.mintctl import REFUSED, MintctlError
@@ -160,13 +161,89 @@ def test_node_that_keeps_memory_of_a_guest_neither_ends_nor_loses_memory(pair: S
     goes_on(big, 1)
 
 
-def test_split_guest_does_not_move_yet(pair: Server, big: Guest):
-    """Neither by mintctl nor by virsh: it is told so, and runs where it was."""
-    for command in ("mintctl vm migrate big --to two", "virsh migrate --live --p2p --unsafe big qemu+tls://10.77.0.12/system"):
-        with pytest.raises(CommandFailed) as caught:
-            pair.one.run(command)
-        assert "split over several" in caught.value.result.err, caught.value.result.err
+@pytest.mark.parametrize(("command", "why"), [
+    ("mintctl vm migrate big --to two", "two keeps a part of the memory"),
+    ("mintctl vm migrate big --to node0 --post-copy-after 1", "without post-copy"),
+    ("virsh migrate --live --p2p --unsafe big qemu+tls://10.77.0.10/system", "mintctl vm migrate moves it"),
+])  # fmt: skip
+def test_move_that_a_split_guest_cannot_make_is_refused(pair: Server, big: Guest, command: str, why: str):
+    """It is told why, and runs where it was."""
+    with pytest.raises(CommandFailed) as caught:
+        pair.one.run(command)
+    assert why in caught.value.result.err, caught.value.result.err
     goes_on(big, 1)
+
+
+def lease(node: Node) -> dict:
+    """The one that a node's memory server has given."""
+    return json.loads(node.out(f"cat {STORE}/*.lease"))
+
+
+def test_split_guest_moves_and_its_pages_stay_where_they_are(pair: Server, big: Guest):
+    """To node 0 and back, by libvirt and two pagers, while it compares memory and disk: what node 2 keeps stays there, and
+    it hears from the new main host."""
+    there, epoch = Guest(pair.zero, "big"), lease(pair.two)["epoch"]
+    pair.zero.run(f"rm -f {there.log_path}")
+    for number, (source, target, name) in enumerate(((big, there, "node0"), (there, big, "one")), 1):
+        before, kept = versions(source), kept_bytes(pair.two)
+        result = pair.mintctl("vm", "migrate", "big", "--to", name)
+        assert result["memory_bytes"] == MAIN and result["took"]["memory_sent_bytes"] < MAIN / 8, result
+        target.wait_line(COMPARED, LIMIT_S)
+        goes_on(target)
+        assert versions(target) > before, f"it began anew: {versions(target)}, {before} before"
+        node = target.node
+        assert here_bytes(node, "big") <= MAIN + CHUNK and abs(kept_bytes(pair.two) - kept) < MAIN / 2
+        view = pair.mintctl("vm", "memory", "big")
+        assert view["node"] == node.number and [host["node"] for host in view["hosts"]] == ["two"], view
+        assert lease(pair.two)["epoch"] == epoch + number and lease(pair.two)["main"]["node"] == node.number
+        source.node.wait("nothing is left of it", "! grep -l '\"big\"' /run/mint/ram/guests/*/guest.json && ! pgrep -x mint-pager", 60)
+        # what its node saves is whole
+        assert monitor_says(node, "big")["x-ignore-shared"] is False
+
+
+def monitor_says(node: Node, name: str) -> dict[str, bool]:
+    """Capabilities of migrations that a guest's QEMU has, as its monitor for pagers tells."""
+    lines = '{"execute": "qmp_capabilities"}\n{"execute": "query-migrate-capabilities"}\n'
+    said = node.run(f"(cat; sleep 20) | timeout 20 nc -U /run/mint/qmp/{name} | head -n 3", stdin=lines.encode()).out
+    return {each["capability"]: each["state"] for each in json.loads(said.splitlines()[2])["return"]}
+
+
+# Where a pager dies, of the node that the guest leaves or of its next one.
+SOURCE, TARGET = "source", "target"
+DEATHS = [(SOURCE, "pager-final"), (TARGET, "pager-copied"), (TARGET, "pager-has-all")]
+MORE_DEATHS = [
+    (SOURCE, "pager-gives"), (SOURCE, "pager-ready"), (SOURCE, "pager-finished"), (TARGET, "pager-runs"), (TARGET, "pager-enters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("deaths", [DEATHS, pytest.param(MORE_DEATHS, marks=[pytest.mark.soak, pytest.mark.soak_only])])
+def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, deaths: list[tuple[str, str]]):
+    """At each of these steps: the keeper starts another one, and the guest is on its new node with all of its memory."""
+    at, other = big, Guest(pair.zero, "big")
+    with halt.armed([pair.zero, pair.one], "mint-guestd"):
+        # the one that runs was started before that
+        pair.mintctl("vm", "migrate", "big", "--to", name_of(other.node))
+        at, other = other, at
+        at.wait_line(COMPARED, LIMIT_S)
+        for side, step in deaths:
+            node = at.node if side == SOURCE else other.node
+            before = versions(at)
+            halt.ask(node, step, "abort")
+            other.node.run(f"rm -f {other.log_path}")
+            pair.mintctl("vm", "migrate", "big", "--to", name_of(other.node))
+            assert not node.run(f"ls {halt.FAULT}", check=False).out, f"{step} was not reached"
+            at, other = other, at
+            at.wait_line(COMPARED, LIMIT_S)
+            goes_on(at, 1)
+            assert versions(at) > before, f"{step}: it began anew"
+        if at is not big:
+            pair.mintctl("vm", "migrate", "big", "--to", name_of(big.node))
+    goes_on(big)
+
+
+def name_of(node: Node) -> str:
+    """Of a node, as mintctl knows it."""
+    return ("node0", "one", "two")[node.number]
 
 
 def test_what_a_node_keeps_of_a_guest_goes_to_another_node(pair: Server, big: Guest):
@@ -197,3 +274,21 @@ def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair:
         node.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
     assert "cannot go on" in pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
     shared.end()
+
+
+def test_merged_guest_has_all_of_its_memory_on_its_new_node(pair: Server):
+    """mintctl vm merge: it moves, and what another node keeps follows; it goes on meanwhile, and nobody keeps anything."""
+    options = f"--memory 128M --split main=48M,two=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
+    with Guest(pair.one, "whole") as here, Guest(pair.zero, "whole") as there:
+        here.start(options)
+        here.wait_line(COMPARED, LIMIT_S)
+        kept = kept_bytes(pair.two)
+        assert kept > 0
+        result = pair.mintctl("vm", "merge", "whole", "--to", "node0")
+        assert result["merged"] and result["memory_bytes"] == 128 << 20, result
+        assert kept_bytes(pair.two) == 0 and pair.two.out(f"ls {STORE}") == ""
+        view = pair.mintctl("vm", "memory", "whole")
+        assert (view["node"], view["hosts"], view["elsewhere_bytes"]) == (0, [], 0), view
+        assert here_bytes(pair.zero, "whole") > 48 << 20
+        there.wait_line(COMPARED, LIMIT_S)
+        goes_on(there)
