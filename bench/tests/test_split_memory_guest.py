@@ -276,8 +276,9 @@ def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair:
     shared.end()
 
 
-def test_merged_guest_has_all_of_its_memory_on_its_new_node(pair: Server):
-    """mintctl vm merge: it moves, and what another node keeps follows; it goes on meanwhile, and nobody keeps anything."""
+def test_guest_is_merged_on_another_node_and_split_again_on_its_way_back(pair: Server):
+    """mintctl vm merge: it moves, what another node keeps follows, and nobody keeps anything; then its memory goes to two
+    nodes, and it moves with what its next node may have. It goes on meanwhile."""
     options = f"--memory 128M --split main=48M,two=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
     with Guest(pair.one, "whole") as here, Guest(pair.zero, "whole") as there:
         here.start(options)
@@ -292,3 +293,13 @@ def test_merged_guest_has_all_of_its_memory_on_its_new_node(pair: Server):
         assert here_bytes(pair.zero, "whole") > 48 << 20
         there.wait_line(COMPARED, LIMIT_S)
         goes_on(there)
+        before = versions(there)
+        result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,node0=40M,two=rest")
+        assert result["memory_bytes"] == 48 << 20 and not result.get("merged"), result
+        here.wait_line(COMPARED, LIMIT_S)
+        goes_on(here)
+        assert versions(here) > before
+        assert here_bytes(pair.one, "whole") <= (48 << 20) + CHUNK
+        view = pair.mintctl("vm", "memory", "whole")
+        assert view["node"] == 1 and [host["node"] for host in view["hosts"]] == ["node0", "two"], view
+        assert kept_bytes(pair.zero) > 0 and kept_bytes(pair.two) > 0

@@ -152,6 +152,10 @@ pub struct MigrateRequest {
     /// Of a guest whose memory is split: all of it comes to that node, which may be its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge: bool,
+    /// Its memory is split anew first, like `main=256M,node1=rest`: `main` is the node that it goes
+    /// to, which may be its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.

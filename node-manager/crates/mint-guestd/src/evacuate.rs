@@ -202,6 +202,7 @@ impl Places {
                 compress: request.compress,
                 post_copy_after_s: request.post_copy_after_s,
                 merge: false,
+                split: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

@@ -34,6 +34,7 @@ mod pins;
 mod routes;
 mod run;
 mod settle;
+mod split;
 mod step;
 mod vacate;
 mod wide;

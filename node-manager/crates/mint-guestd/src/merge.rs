@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A guest whose memory is split gets all of it at one host (S-memV, 3-2): at its main host, or at
 //! the next one, once it has moved there. What sub hosts keep is fetched while it runs; their leases
-//! end then ([`crate::hosts`]).
+//! end then ([`crate::hosts`]). Or its memory is split anew, and it stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use mint_api::{
     ErrorBody, ErrorCode, Line, MigrateFigures, MigrateRequest, MigrateResult, NodeView, VmMemory,
 };
+use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::SplitGuest;
 use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
@@ -20,24 +21,27 @@ use crate::hosts::{Unread, reread, running};
 use crate::leases::{self, RESERVE_BYTES};
 use crate::memory::{failed, write};
 use crate::moves::whole;
+use crate::split;
 
 /// Between looks at what is elsewhere, and how long that may stay as it is.
 const LOOK: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(120);
 
-/// A guest that can be merged where it is.
+/// A guest that can be merged, or split anew, where it is.
 pub(crate) struct Merge {
     here: NodeView,
     name: String,
     uuid: String,
     memory_bytes: u64,
     is_dry_run: bool,
+    /// How it is split; none: merged.
+    split: Option<Split>,
     /// No other operation changes its hosts as long as this is here.
     moving: Moving,
 }
 
-/// Looks whether a guest can be merged on this node; none if it is to move for that. Changes
-/// nothing.
+/// Looks whether a guest can be merged or split on this node; none if it is to move for that, or
+/// only to move. Changes nothing.
 ///
 /// # Errors
 /// With the reason why it cannot.
@@ -47,7 +51,8 @@ pub(crate) async fn prepare(
     request: &MigrateRequest,
 ) -> Result<Option<Merge>, ErrorBody> {
     let here = app.here().await?;
-    if !is_called(&here, &request.to) {
+    let is_wanted = request.merge || request.split.is_some();
+    if !is_wanted || !is_called(&here, &request.to) {
         return Ok(None);
     }
     let reference = vm.to_owned();
@@ -56,10 +61,16 @@ pub(crate) async fn prepare(
     let moving = app.begin(&uuid).ok_or_else(|| {
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
+    let words = request.split.as_deref();
+    let split = words.map(|words| split::parse(app, &uuid, &name, words)).transpose()?;
     let Some((_, guest)) = running(app, &uuid) else { return Err(not_split(&name)) };
-    check_room(app, &here, &guest).await?;
-    let (memory_bytes, is_dry_run) = (guest.memory_bytes, request.dry_run);
-    Ok(Some(Merge { here, name, uuid, memory_bytes, is_dry_run, moving }))
+    let memory_bytes = match &split {
+        Some(split) => split.main_bytes,
+        None => guest.memory_bytes,
+    };
+    check_room(app, &here, &guest, memory_bytes).await?;
+    let is_dry_run = request.dry_run;
+    Ok(Some(Merge { here, name, uuid, memory_bytes, is_dry_run, split, moving }))
 }
 
 fn is_called(node: &NodeView, name: &str) -> bool {
@@ -74,15 +85,20 @@ pub(crate) fn not_split(name: &str) -> ErrorBody {
     ErrorBody::refused(vec![refusal])
 }
 
-async fn check_room(app: &App, here: &NodeView, guest: &SplitGuest) -> Result<(), ErrorBody> {
-    let wants = guest.memory_bytes.saturating_sub(guest.main_bytes);
+async fn check_room(
+    app: &App,
+    here: &NodeView,
+    guest: &SplitGuest,
+    bytes: u64,
+) -> Result<(), ErrorBody> {
+    let wants = bytes.saturating_sub(guest.main_bytes);
     let promised = leases::promised_bytes(app).await;
     let free = app.host.free_memory_bytes().saturating_sub(promised).saturating_sub(RESERVE_BYTES);
     if wants <= free {
         return Ok(());
     }
     let text = format!(
-        "all memory of vm {} takes {} more, and {} has {} free",
+        "the memory of vm {} takes {} more, and {} has {} free",
         guest.name,
         format_bytes(wants),
         here.name,
@@ -94,7 +110,7 @@ async fn check_room(app: &App, here: &NodeView, guest: &SplitGuest) -> Result<()
 }
 
 impl Merge {
-    /// Merges it, and tells how far that is.
+    /// Merges it, or splits it, and tells how far that is.
     ///
     /// # Errors
     /// When its pager does not do so: it goes on as before. When it does not get on: it goes on, and
@@ -104,7 +120,7 @@ impl Merge {
         app: &Arc<App>,
         lines: &Lines,
     ) -> Result<MigrateResult, ErrorBody> {
-        let Self { here, name, uuid, memory_bytes, is_dry_run, moving } = self;
+        let Self { here, name, uuid, memory_bytes, is_dry_run, split, moving } = self;
         let began = Instant::now();
         let mut result = MigrateResult {
             name: name.clone(),
@@ -117,9 +133,18 @@ impl Merge {
             disks: Vec::new(),
             changes: Vec::new(),
             took: None,
-            merged: true,
+            merged: split.is_none(),
+        };
+        let took = |began: Instant| {
+            let total_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            Some(MigrateFigures { total_ms, ..MigrateFigures::default() })
         };
         if is_dry_run {
+            return Ok(result);
+        }
+        if let Some(split) = split {
+            split::apply(app, &uuid, &split, here.id, lines).await?;
+            result.took = took(began);
             return Ok(result);
         }
         let gone = || failed(format_args!("guest {name} does not run here any more"));
@@ -142,8 +167,7 @@ impl Merge {
         // leases that are over end meanwhile
         drop(moving);
         wait(app, here.id, &uuid, lines).await?;
-        let total_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        result.took = Some(MigrateFigures { total_ms, ..MigrateFigures::default() });
+        result.took = took(began);
         Ok(result)
     }
 }

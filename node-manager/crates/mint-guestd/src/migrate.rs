@@ -14,6 +14,7 @@ use mint_api::{
 };
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
+use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_types::{MachineId, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
 use crate::merge;
 use crate::moves;
+use crate::split;
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
@@ -48,6 +50,8 @@ pub(crate) struct Way {
     from_machine: Option<MachineId>,
     /// Its memory is split: what is here goes by its pager.
     is_split: bool,
+    /// It is split anew before that.
+    split: Option<Split>,
     /// No other operation moves the guest as long as this is here.
     _moving: Moving,
 }
@@ -77,12 +81,16 @@ pub(crate) async fn prepare(
     if request.merge {
         merge_spread(&mut departure)?;
     }
+    let split = match &request.split {
+        Some(words) => Some(split_spread(app, &uuid, words, &mut departure).await?),
+        None => None,
+    };
     let plan = plan(app, &departure, &to).await?;
     let is_split = departure.spread.is_some();
     if is_split {
         check_split(&plan.name, &request)?;
     }
-    Ok(Way { from, to, plan, uuid, xml, request, from_machine, is_split, _moving: moving })
+    Ok(Way { from, to, plan, uuid, xml, request, from_machine, is_split, split, _moving: moving })
 }
 
 /// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
@@ -126,6 +134,10 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         ("downtime_ms", request.downtime_ms == Some(0)),
         ("parallel", request.parallel == Some(0)),
     ];
+    if request.merge && request.split.is_some() {
+        let text = "bad request: a guest is merged or split, not both";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
     let has_streams = request.parallel.is_some() || request.compress;
     if has_streams && request.post_copy_after_s.is_some() {
         let text = "bad request: post-copy has one stream: leave parallel and compress out";
@@ -151,6 +163,23 @@ fn merge_spread(departure: &mut Departure) -> Result<(), ErrorBody> {
         (spread.main_bytes, spread.hosts) = (domain.memory_bytes, Vec::new());
     }
     Ok(())
+}
+
+/// The next host is to have a part of a guest's memory, and others the rest.
+async fn split_spread(
+    app: &App,
+    uuid: &str,
+    words: &str,
+    departure: &mut Departure,
+) -> Result<Split, ErrorBody> {
+    let domain = Domain::parse(&departure.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let split = split::parse(app, uuid, &domain.name, words)?;
+    if let Some(spread) = &mut departure.spread {
+        spread.main_bytes = split.main_bytes;
+        spread.hosts = split::hosts(&app.nodes().await?, &split)?;
+    }
+    Ok(split)
 }
 
 /// Memory that is split does not go by QEMU's stream.
@@ -253,6 +282,9 @@ impl Way {
         lines.send(&Line::Progress(text)).await;
         for change in &self.plan.changes {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
+        }
+        if let Some(split) = &self.split {
+            split::apply(app, &self.uuid, split, self.to.id, lines).await?;
         }
         step("move-planned").await;
         self.begin(app).await?;
@@ -511,6 +543,7 @@ mod tests {
             compress: false,
             post_copy_after_s: None,
             merge: false,
+            split: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

@@ -135,14 +135,12 @@ async fn own_act(
         Verb::Simple(verb) => Ok(Json(own::act(&app, vm, verb).await?).into_response()),
         Verb::Migrate => {
             let request: MigrateRequest = parse(&body)?;
-            if request.merge {
-                if let Some(merge) = merge::prepare(&app, &vm, &request).await? {
-                    return Ok(lines::respond(move |lines| async move {
-                        let done = merge.carry_out(&app, &lines).await;
-                        let line = done.map_or_else(Line::Error, |done| Line::Result(json!(done)));
-                        lines.send(&line).await;
-                    }));
-                }
+            if let Some(merge) = merge::prepare(&app, &vm, &request).await? {
+                return Ok(lines::respond(move |lines| async move {
+                    let done = merge.carry_out(&app, &lines).await;
+                    let line = done.map_or_else(Line::Error, |done| Line::Result(json!(done)));
+                    lines.send(&line).await;
+                }));
             }
             let way = migrate::prepare(&app, vm, request).await?;
             // an operation answers with lines, also if there is only one

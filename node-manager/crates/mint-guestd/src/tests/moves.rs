@@ -332,3 +332,50 @@ fn guest_that_is_not_merged_is_as_it_was() {
         assert_eq!(std::fs::read(folder.join(files::GUEST)).unwrap(), before);
     });
 }
+
+async fn split_anew(machine: &Machine, words: &str, to: &str) -> Result<MigrateResult, ErrorBody> {
+    let request = json!({ "to": to, "split": words });
+    let path = format!("/v1/local/vms/{UUID}/migrate");
+    machine.client().operate(&path, &request, |_| {}).await.map_err(body)
+}
+
+#[test]
+fn guest_is_split_anew_where_it_is_or_stays_as_it_was() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = put_files(&machine, "echo armed");
+        let domain = movable("node2");
+        tell(&machine, "begin", &domain).await.unwrap();
+        active(&machine, &domain);
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        super::memory::pager(&folder);
+        let guest = || -> SplitGuest {
+            serde_json::from_slice(&std::fs::read(folder.join(files::GUEST)).unwrap()).unwrap()
+        };
+        let (before, leases) = (guest(), store.leases());
+        for (words, code) in [
+            ("main=32M,node2=300M,nobody=rest", ErrorCode::PlanRefused),
+            ("main=32M,node2=4M", ErrorCode::BadRequest),
+            ("main=32M,node2=2G", ErrorCode::PlanRefused),
+            ("main=32M,node1=rest", ErrorCode::Failed),
+        ] {
+            let error = split_anew(&machine, words, "node1").await.unwrap_err();
+            assert_eq!(error.code, code, "{words}: {error}");
+            assert_eq!(guest(), before, "{words}");
+            let limits =
+                |leases: &[Lease]| leases.iter().map(|l| l.limit_bytes).collect::<Vec<_>>();
+            assert_eq!(limits(&store.leases()), limits(&leases), "{words}");
+        }
+        let given = super::memory::third(&machine);
+        let done = split_anew(&machine, "main=32M,node3=rest", "node1").await.unwrap();
+        assert_eq!((done.memory_bytes, done.merged, done.from), (32 << 20, false, done.to));
+        let [old, new] = &guest().servers[..] else { panic!("{:?}", guest()) };
+        assert!(old.leaves && !new.leaves && new.node == "node3");
+        assert_eq!((guest().main_bytes, given.lock().unwrap().len()), (32 << 20, 1));
+        assert!(given.lock().unwrap()[0].limit_bytes > 224 << 20);
+        let both = json!({ "to": "node2", "split": "main=32M,node3=rest", "merge": true });
+        let path = format!("/v1/local/vms/{UUID}/migrate");
+        let error = machine.client().operate::<MigrateResult>(&path, &both, |_| {}).await;
+        assert_eq!(body(error.unwrap_err()).code, ErrorCode::BadRequest);
+    });
+}

@@ -49,7 +49,16 @@ pub enum VmCommand {
         write: bool,
     },
     /// Move a running guest to another node; its own disks go with it
-    Migrate(MigrateArgs),
+    Migrate {
+        #[command(flatten)]
+        args: MigrateArgs,
+        /// Split its memory anew first: what its new node has of it, and others, which keep the rest
+        ///
+        /// For guests whose memory can be split: mint-guest --split makes one. Its new node may
+        /// be the one that it is on.
+        #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…")]
+        split: Option<String>,
+    },
     /// Bring all memory of a running guest that is split over several nodes to one
     ///
     /// The guest moves to that node first, unless it is there; what other nodes keep follows while

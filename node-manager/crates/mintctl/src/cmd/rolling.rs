@@ -95,6 +95,7 @@ impl Evacuated {
             compress: false,
             post_copy_after_s: None,
             merge: false,
+            split: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

@@ -38,8 +38,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate(args) => migrate(context, args, false).await,
-        VmCommand::Merge(args) => migrate(context, args, true).await,
+        VmCommand::Migrate { args, split } => migrate(context, args, false, split).await,
+        VmCommand::Merge(args) => migrate(context, args, true, None).await,
         VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
 }
@@ -123,7 +123,12 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     }
 }
 
-async fn migrate(context: &Context, args: MigrateArgs, merge: bool) -> Outcome {
+async fn migrate(
+    context: &Context,
+    args: MigrateArgs,
+    merge: bool,
+    split: Option<String>,
+) -> Outcome {
     check(&args.how)?;
     let request = MigrateRequest {
         to: args.to,
@@ -134,6 +139,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool) -> Outcome {
         compress: args.how.compress,
         post_copy_after_s: args.how.post_copy_after,
         merge,
+        split,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -81,6 +81,11 @@ pub fn words(result: &MigrateResult) -> Vec<String> {
         let can = if took.is_some() { "is" } else { "can be" };
         return vec![format!("all memory of vm {name}, {all}, {can} on node {from}")];
     }
+    if *from == result.to {
+        let own = format_bytes(*memory_bytes);
+        let has = if took.is_some() { "has" } else { "can have" };
+        return vec![format!("node {from} {has} {own} of the memory of vm {name}")];
+    }
     let to = match result.to_machine {
         None => result.to.to_string(),
         Some(_) => result.to_name.clone(),

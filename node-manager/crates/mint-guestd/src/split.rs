@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The memory of a guest that runs is split anew (S-memV, 3-1): hosts give leases, or larger ones,
+//! and what its main host has no room for any more goes to them, page by page, while it runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
+use mint_guests::split::Split;
+use mint_serve::lines::Lines;
+use mint_split::{Lease, LeaseEnd, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes};
+use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::app::{App, path_of};
+use crate::hosts::{Unread, reread, running};
+use crate::memory::{ask, failed, host, lease, named, random_secret, write};
+use crate::pagers::view;
+
+/// Between looks at what is to go, and how long that may stay as it is.
+const LOOK: Duration = Duration::from_millis(500);
+const STALLED: Duration = Duration::from_secs(120);
+
+/// What is asked for, for a guest of this node.
+///
+/// # Errors
+/// When its memory cannot be split, or not so.
+pub(crate) fn parse(app: &App, uuid: &str, name: &str, words: &str) -> Result<Split, ErrorBody> {
+    let Some((_, guest)) = running(app, uuid) else {
+        let text = format!("the memory of vm {name} cannot be split: it was not started for that");
+        let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
+            .hint("docs/split-memory.md says what its domain wants, or: mint-guest --split");
+        return Err(ErrorBody::refused(vec![refusal]));
+    };
+    Split::parse(words, &guest.chunk_bytes.to_string(), guest.memory_bytes)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))
+}
+
+/// Nodes that keep a part then.
+///
+/// # Errors
+/// When there is no such node.
+pub(crate) fn hosts(nodes: &[NodeView], split: &Split) -> Result<Vec<NodeId>, ErrorBody> {
+    let id = |name: &str| match named(nodes, name) {
+        Some(node) => Ok(node.id),
+        None => Err(host(nodes, name).err().unwrap_or_else(|| failed(name))),
+    };
+    split.shares.iter().map(|share| id(&share.node)).collect()
+}
+
+/// A lease that was asked for.
+struct Asked {
+    path: String,
+    lease: Lease,
+    /// The one before, of a host that keeps some already.
+    before: Option<Lease>,
+}
+
+/// Splits a guest's memory so, whose main host that node is or will be; returns when its main host has what it is to have.
+///
+/// # Errors
+/// When a host gives no lease, or its pager does not do so: it goes on as before. When it does not
+/// get on: it goes on.
+pub(crate) async fn apply(
+    app: &Arc<App>,
+    uuid: &str,
+    split: &Split,
+    to: NodeId,
+    lines: &Lines,
+) -> Result<(), ErrorBody> {
+    let (folder, guest) = running(app, uuid)
+        .ok_or_else(|| failed(format_args!("guest {uuid} does not run here any more")))?;
+    let here = app.here().await?;
+    let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    let mut asked = Vec::new();
+    let new = match servers(app, &guest, split, main, to, &mut asked).await {
+        Ok(servers) => SplitGuest { main_bytes: split.main_bytes, servers, ..guest.clone() },
+        Err(error) => {
+            give_back(app, asked).await;
+            return Err(error);
+        }
+    };
+    let cannot = |why: &dyn std::fmt::Display| {
+        failed(format_args!("the memory of guest {} stays where it is: {why}", guest.name))
+    };
+    if let Err(error) = write(&folder, &new) {
+        give_back(app, asked).await;
+        return Err(cannot(&error));
+    }
+    match reread(&folder).await {
+        Ok(()) => {}
+        Err(Unread::Refused(why)) if write(&folder, &guest).is_ok() => {
+            give_back(app, asked).await;
+            return Err(cannot(&why));
+        }
+        // one that has read it goes on, and so does its successor
+        Err(error) => {
+            let name = &guest.name;
+            return Err(failed(format_args!(
+                "guest {name} is split when its pager answers: {error}"
+            )));
+        }
+    }
+    info!(guest = guest.name, main = format_bytes(split.main_bytes), "its memory is split anew");
+    wait(&folder, &new, lines).await
+}
+
+/// A guest's memory servers then: those there were, in their order, and new ones.
+async fn servers(
+    app: &App,
+    guest: &SplitGuest,
+    split: &Split,
+    main: NodeStart,
+    to: NodeId,
+    asked: &mut Vec<Asked>,
+) -> Result<Vec<Server>, ErrorBody> {
+    let nodes = app.nodes().await?;
+    let same = |one: &str, other: &str| {
+        let id = |name| named(&nodes, name).map(|node| node.id);
+        id(one).is_some() && id(one) == id(other)
+    };
+    let mut servers = guest.servers.clone();
+    for server in &mut servers {
+        let stays = split.shares.iter().any(|share| same(&share.node, &server.node));
+        server.leaves = server.leaves || !stays;
+    }
+    for share in &split.shares {
+        let limit = limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes);
+        // the node that it leaves may keep a part, the one that it comes to not
+        let path = match named(&nodes, &share.node) {
+            Some(node) if node.is_self && node.id != to => path_of(None, node.id),
+            _ => host(&nodes, &share.node)?,
+        };
+        let known =
+            servers.iter_mut().find(|server| !server.leaves && same(&server.node, &share.node));
+        match known {
+            Some(known) if known.limit_bytes >= limit => {}
+            Some(known) => {
+                let of = |bytes| Lease { stays: true, ..lease(guest, known.secret, bytes, main) };
+                let (wanted, before) = (of(limit), Some(of(known.limit_bytes)));
+                ask(app, &path, &share.node, &wanted).await?;
+                asked.push(Asked { path, lease: wanted, before });
+                known.limit_bytes = limit;
+            }
+            None => {
+                let wanted = lease(guest, random_secret()?, limit, main);
+                servers.push(ask(app, &path, &share.node, &wanted).await?);
+                asked.push(Asked { path, lease: wanted, before: None });
+            }
+        }
+    }
+    Ok(servers)
+}
+
+/// Nothing was changed: hosts have promised what they had before.
+async fn give_back(app: &App, asked: Vec<Asked>) {
+    for Asked { path, lease, before } in asked {
+        let given = match before {
+            Some(before) => app.mintd.post::<Value>(&format!("{path}/leases"), &before).await,
+            None => {
+                let Lease { uuid, secret, epoch, .. } = lease;
+                let end = LeaseEnd { uuid, secret, epoch: Some(epoch) };
+                app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await
+            }
+        };
+        if let Err(error) = given {
+            warn!(path, %error, "a lease is larger than it need be until the guest ends");
+        }
+    }
+}
+
+/// Until the main host has no more than it is to have.
+async fn wait(folder: &Path, guest: &SplitGuest, lines: &Lines) -> Result<(), ErrorBody> {
+    let (mut last, mut since) = (u64::MAX, Instant::now());
+    loop {
+        let view = view(folder).await;
+        if let Ok(view) = &view {
+            let here = view.local_pages.saturating_add(view.leaving_pages);
+            let here = here.saturating_mul(PAGE_BYTES);
+            let too_much = here.saturating_sub(guest.main_bytes.saturating_add(guest.chunk_bytes));
+            if too_much == 0 {
+                return Ok(());
+            }
+            if here != last {
+                let what = format!("{} of guest {} are to go", format_bytes(too_much), guest.name);
+                lines.send(&Line::Progress(what)).await;
+                (last, since) = (here, Instant::now());
+            }
+        }
+        if since.elapsed() > STALLED {
+            let what = format!(
+                "the memory of guest {} has gone no further for {} s; it goes on",
+                guest.name,
+                STALLED.as_secs()
+            );
+            let hint = "mintctl vm memory tells where it is";
+            return Err(ErrorBody::new(ErrorCode::Failed, what).hint(hint));
+        }
+        sleep(LOOK).await;
+    }
+}
