@@ -310,7 +310,12 @@ impl Way {
             }
             disk_sent_bytes
         };
+        let tell = || tokio::spawn(moves::tell(app.clone(), self.uuid.clone(), lines.clone()));
+        let pages = self.is_split.then(tell);
         let (moved, disk_sent_bytes) = tokio::join!(moving, telling);
+        if let Some(pages) = pages {
+            pages.abort();
+        }
         match moved {
             Ok(()) => {
                 let result = self.arrived(app, began.elapsed(), disk_sent_bytes).await?;

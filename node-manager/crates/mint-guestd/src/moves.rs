@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ErrorBody, NodeView};
+use mint_api::{ErrorBody, Line, NodeView};
 use mint_guests::arrival::Spread;
 use mint_guests::domain::Domain;
 use mint_guests::split::{MONITORS, Split};
+use mint_serve::lines::Lines;
 use mint_split::{
     Arrival, NodeStart, PagerAnswer, PagerCall, Server, Source, SplitGuest, files, whole_bytes,
 };
@@ -35,6 +36,8 @@ use crate::step::step;
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 /// Between looks at a guest that comes.
 const LOOK: Duration = Duration::from_millis(200);
+/// Between lines of how far one is that goes.
+const TELL: Duration = Duration::from_secs(1);
 /// No page of it comes for so long: it does not.
 const STALLED: Duration = Duration::from_secs(90);
 const PAGE_BYTES: u64 = mint_split::PAGE_BYTES;
@@ -235,6 +238,22 @@ pub(crate) async fn go(
         Ok(PagerAnswer::Cannot(why)) => Err(cannot(&why)),
         Ok(PagerAnswer::Stays) => Err(cannot(&"it says that the guest stays")),
         Err(error) => Err(cannot(&error)),
+    }
+}
+
+/// Tells how far the memory of a guest is that goes, for ever.
+pub(crate) async fn tell(app: Arc<App>, uuid: String, lines: Lines) {
+    let mut last = None;
+    while let Some((folder, _)) = running(&app, &uuid) {
+        let told = view(&folder).await.ok().and_then(|view| view.departure);
+        if let Some(told) = told.filter(|_| told != last) {
+            let bytes = |pages: u64| format_bytes(pages.saturating_mul(PAGE_BYTES));
+            let (sent, rest) = (bytes(told.sent_pages), bytes(told.rest_pages));
+            let text = format!("{sent} of memory sent, round {}, {rest} left", told.rounds.max(1));
+            lines.send(&Line::Progress(text)).await;
+            last = Some(told);
+        }
+        sleep(TELL).await;
     }
 }
 

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mint_split::{
-    ChunkNo, Frame, Geometry, PAGE, PAGE_BYTES, PageNo, Pages, Place, SplitGuest, SubNo, Version,
-    WORDS_MAX, say,
+    ChunkNo, DepartureView, Frame, Geometry, PAGE, PAGE_BYTES, PageNo, Pages, Place, SplitGuest,
+    SubNo, Version, WORDS_MAX, say,
 };
 use mint_sys::{Watch, Written};
 use tracing::{debug, info};
@@ -105,6 +105,13 @@ impl<'a> Giving<'a> {
         &self.shared.home.guest
     }
 
+    /// Tells who asks how far it is.
+    fn tell(&self, change: impl FnOnce(&mut DepartureView)) {
+        let departure = &self.shared.departure;
+        let mut told = departure.lock().unwrap_or_else(PoisonError::into_inner);
+        change(told.get_or_insert_with(DepartureView::default));
+    }
+
     fn geometry(&self) -> Geometry {
         self.shared.lock().pager.places().geometry()
     }
@@ -132,6 +139,7 @@ impl<'a> Giving<'a> {
 
     /// The guest goes on here, as before.
     pub fn stays(&self) {
+        *self.shared.departure.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if self.shared.lock().pager.is_held() {
             self.shared.goes_on();
         }
@@ -176,6 +184,7 @@ impl<'a> Giving<'a> {
             }
             let written = self.written()?;
             let rest: u64 = written.iter().map(|pages| pages.end - pages.start).sum();
+            self.tell(|told| (told.rounds, told.rest_pages) = (round + 1, rest));
             for pages in written {
                 self.send_all(to, pages, false)?;
             }
@@ -282,6 +291,7 @@ impl<'a> Giving<'a> {
                 for (page, ..) in run.each() {
                     self.sent[index(page.0)] = true;
                 }
+                self.tell(|told| told.sent_pages += run.entries.len() as u64);
                 say(to, &Frame::Copy(run))?;
                 step("pager-gives");
                 if let Some(rate) = self.bandwidth_bytes_s.filter(|_| !is_last) {

@@ -87,7 +87,13 @@ pub fn run(
     pager.hold(looks);
     let locked = Mutex::new(Locked { pager, ways: Vec::new(), looks, waiting, waited, waits });
     let (told, tells) = UnixStream::pair()?;
-    let shared = Arc::new(Shared { locked, home, broken: Mutex::default(), tells });
+    let shared = Arc::new(Shared {
+        locked,
+        home,
+        departure: Mutex::default(),
+        broken: Mutex::default(),
+        tells,
+    });
     talk_to(&shared, servers)?;
     let (asked, Sockets { status, again, go }) = (shared.clone(), sockets);
     thread::Builder::new().name("status".into()).spawn(move || tell(&asked, &status))?;

@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mint_split::{Fifo, Frame, MemoryView, PageNo, SplitGuest};
+use mint_split::{DepartureView, Fifo, Frame, MemoryView, PageNo, SplitGuest};
 use mint_sys::Faults;
 
 use crate::file::GuestMemory;
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub locked: Mutex<Locked>,
     /// The guest and its folder.
     pub home: Home,
+    /// How far the guest is that goes; none of one that does not.
+    pub departure: Mutex<Option<DepartureView>>,
     /// Why the pager cannot go on.
     pub broken: Mutex<Option<PagerError>>,
     /// To who waits for faults, when it cannot.
@@ -133,6 +135,7 @@ impl Shared {
             lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
             servers: pager.servers().collect(),
             arrival: None,
+            departure: *self.departure.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

@@ -220,6 +220,20 @@ pub struct MemoryView {
     /// While it comes from another host.
     #[serde(default)]
     pub arrival: Option<ArrivalView>,
+    /// While it goes to another host.
+    #[serde(default)]
+    pub departure: Option<DepartureView>,
+}
+
+/// How far a guest is that goes to another host.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DepartureView {
+    /// How often all that had changed was sent.
+    pub rounds: u32,
+    /// Pages that were sent, some of them again.
+    pub sent_pages: u64,
+    /// Pages that had changed when the last round began.
+    pub rest_pages: u64,
 }
 
 /// How far a guest is that comes from another host.

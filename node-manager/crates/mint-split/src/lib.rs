@@ -23,9 +23,9 @@ pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
 };
 pub use guest::{
-    Arrival, ArrivalView, Lease, LeaseEnd, LeaseView, Leave, MemoryView, NodeStart, PagerAnswer,
-    PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid, limit_bytes,
-    whole_bytes,
+    Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, MemoryView, NodeStart,
+    PagerAnswer, PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid,
+    limit_bytes, whole_bytes,
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Victims};

@@ -148,7 +148,13 @@ fn leaves(host: &Host) -> Shared {
         faults: host.faults.clone(),
     };
     let (tells, _) = UnixStream::pair().unwrap();
-    Shared { locked: Mutex::new(locked), home, broken: Mutex::default(), tells }
+    Shared {
+        locked: Mutex::new(locked),
+        home,
+        departure: Mutex::default(),
+        broken: Mutex::default(),
+        tells,
+    }
 }
 
 fn write(memory: &mut [u32], page: usize, value: u32) {
@@ -200,6 +206,8 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
         given.join().unwrap();
     });
     assert!(shared.lock().pager.is_held());
+    let told = shared.view().departure.unwrap();
+    assert!(told.rounds > 0 && told.sent_pages > TOUCHED as u64, "{told:?}");
     assert!(to.bytes() == from.bytes(), "what is there is not what was here");
     assert!(folder.join(files::HAS_ALL).exists());
     let counts = there.counts();
