@@ -221,7 +221,8 @@ def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, dea
     """At each of these steps: the keeper starts another one, and the guest is on its new node with all of its memory."""
     at, other = big, Guest(pair.zero, "big")
     with halt.armed([pair.zero, pair.one], "mint-guestd"):
-        # the one that runs was started before that
+        pair.zero.wait("all nodes say what guests they have", "mintctl vm list", 120)
+        # the pager that runs was started before that
         pair.mintctl("vm", "migrate", "big", "--to", name_of(other.node))
         at, other = other, at
         at.wait_line(COMPARED, LIMIT_S)
@@ -276,15 +277,24 @@ def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair:
     shared.end()
 
 
-def test_guest_is_merged_on_another_node_and_split_again_on_its_way_back(pair: Server):
-    """mintctl vm merge: it moves, what another node keeps follows, and nobody keeps anything; then its memory goes to two
-    nodes, and it moves with what its next node may have. It goes on meanwhile."""
-    options = f"--memory 128M --split main=48M,two=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
+def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_on_its_way_back(pair: Server, shared: Shared):
+    """mintctl vm prepare: from its next start its memory can be split, where it runs. mintctl vm merge: it moves, what
+    another node keeps follows, and nobody keeps anything; then its memory goes to two nodes, and it moves with what its
+    next node may have. It goes on meanwhile."""
+    shared.end()
+    pair.two.wait("nobody keeps anything there", f"[ -z \"$(ls {STORE})\" ]", 60)
+    options = f"--no-start --memory 128M --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
     with Guest(pair.one, "whole") as here, Guest(pair.zero, "whole") as there:
         here.start(options)
+        assert pair.mintctl("vm", "prepare", "whole")["state"] == "shut off"
+        pair.one.run("virsh -q start whole", LIMIT_S)
         here.wait_line(COMPARED, LIMIT_S)
-        kept = kept_bytes(pair.two)
-        assert kept > 0
+        view = pair.mintctl("vm", "memory", "whole")
+        assert (view["hosts"], view["elsewhere_bytes"]) == ([], 0) and pair.two.out(f"ls {STORE}") == "", view
+        result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,two=rest")
+        assert (result["from"], result["to"], result["memory_bytes"]) == (1, 1, 48 << 20), result
+        assert here_bytes(pair.one, "whole") <= (48 << 20) + CHUNK and kept_bytes(pair.two) > 0
+        goes_on(here, 1)
         result = pair.mintctl("vm", "merge", "whole", "--to", "node0")
         assert result["merged"] and result["memory_bytes"] == 128 << 20, result
         assert kept_bytes(pair.two) == 0 and pair.two.out(f"ls {STORE}") == ""

@@ -81,6 +81,8 @@ pub enum VmVerb {
     Destroy,
     /// End its way to another node: it stays.
     Cancel,
+    /// Define it anew: from its next start its memory can be split.
+    Prepare,
 }
 
 impl VmVerb {
@@ -91,6 +93,7 @@ impl VmVerb {
             Self::Shutdown => "shutdown",
             Self::Destroy => "destroy",
             Self::Cancel => "cancel",
+            Self::Prepare => "prepare",
         }
     }
 }

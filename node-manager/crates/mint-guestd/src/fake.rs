@@ -122,6 +122,10 @@ impl Hypervisor for Fake {
         path.ok_or_else(|| HypervisorError::Said("it has no console".into()))
     }
 
+    fn definition(&self, reference: &str) -> Result<String, HypervisorError> {
+        self.find(reference).map(|(_, xml)| xml)
+    }
+
     fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError> {
         let (guest, xml) = self.find(reference)?;
         let persistent_xml = Some(xml.clone());

@@ -165,6 +165,12 @@ pub trait Hypervisor: Send + Sync {
     /// When there is none, or the hypervisor does not answer.
     fn guest(&self, reference: &str) -> Result<GuestFacts, HypervisorError>;
 
+    /// XML that a guest is defined with, secrets included.
+    ///
+    /// # Errors
+    /// When there is none, or it has no definition.
+    fn definition(&self, reference: &str) -> Result<String, HypervisorError>;
+
     /// Defines a guest.
     ///
     /// # Errors

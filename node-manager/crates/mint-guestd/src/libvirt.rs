@@ -239,6 +239,16 @@ impl Hypervisor for Libvirt {
         })
     }
 
+    fn definition(&self, reference: &str) -> Result<String, HypervisorError> {
+        let domain = self.domain(reference)?;
+        let flags = sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE;
+        if !domain.is_persistent().map_err(|error| said(&error))? {
+            let text = format!("guest {reference} has no definition: it is gone when it ends");
+            return Err(HypervisorError::Said(text));
+        }
+        domain.get_xml_desc(flags).map_err(|error| said(&error))
+    }
+
     fn leaving(&self, reference: &str) -> Result<Leaving, HypervisorError> {
         let (connection, domain) = (self.connect()?, self.domain(reference)?);
         let read = || -> Result<Leaving, Error> {

@@ -18,7 +18,7 @@ use mint_guests::split::Split;
 use mint_guests::split::monitor;
 use mint_split::{
     Lease, LeaseEnd, NodeStart, PAGE_BYTES, PagerCall, Server, ServerAddress, SplitGuest, Uuid,
-    files, limit_bytes,
+    files, limit_bytes, whole_bytes,
 };
 use mint_types::{Refusal, RefusalCode};
 use rustix::fs::{FlockOperation, flock};
@@ -80,7 +80,10 @@ pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
         name: domain.name,
         uuid,
         memory_bytes: domain.memory_bytes,
-        main_bytes: split.main_bytes,
+        main_bytes: match split.shares.is_empty() {
+            true => whole_bytes(domain.memory_bytes, split.chunk_bytes),
+            false => split.main_bytes,
+        },
         chunk_bytes: split.chunk_bytes,
         epoch: FIRST_EPOCH,
         qemu,

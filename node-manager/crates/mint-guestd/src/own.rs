@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guests of this node.
 
-use mint_api::{ErrorBody, NodeView, VmList, VmVerb, VmView};
+use mint_api::{ErrorBody, ErrorCode, NodeView, VmList, VmVerb, VmView};
+use mint_guests::prepare::{self, PrepareError};
 use tracing::info;
 
 use crate::app::App;
@@ -51,12 +52,17 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmView, ErrorBody> {
 /// As [`show`], and as libvirt says.
 pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, ErrorBody> {
     let name = vm.clone();
+    if let VmVerb::Prepare = verb {
+        prepare(app, name).await?;
+        return show(app, vm).await;
+    }
     // QEMU's start takes what it takes
     app.call(move |hypervisor| match verb {
         VmVerb::Start => hypervisor.start(&name),
         VmVerb::Shutdown => hypervisor.shutdown(&name),
         VmVerb::Destroy => hypervisor.destroy(&name),
         VmVerb::Cancel => hypervisor.cancel(&name),
+        VmVerb::Prepare => Ok(()),
     })
     .await?;
     if let VmVerb::Cancel = verb {
@@ -67,4 +73,17 @@ pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, E
         }
     }
     show(app, vm).await
+}
+
+/// Its definition changes; if it runs, it goes on as it was started.
+async fn prepare(app: &App, name: String) -> Result<(), ErrorBody> {
+    let reference = name.clone();
+    let xml = app.ask(move |hypervisor| hypervisor.definition(&reference)).await?;
+    let prepared = prepare::prepare(&xml).map_err(|error| match error {
+        PrepareError::Refused(refusals) => ErrorBody::refused(refusals),
+        error @ PrepareError::Domain(_) => ErrorBody::from_error(ErrorCode::Failed, &error),
+    })?;
+    let Some(new) = prepared else { return Ok(()) };
+    info!(vm = name, "its memory can be split from its next start");
+    app.ask(move |hypervisor| hypervisor.define(&new)).await
 }

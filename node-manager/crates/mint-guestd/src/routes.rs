@@ -68,7 +68,8 @@ enum Verb {
 }
 
 fn verb(word: &str) -> Result<Verb, Failure> {
-    let simple = [VmVerb::Start, VmVerb::Shutdown, VmVerb::Destroy, VmVerb::Cancel];
+    use VmVerb::{Cancel, Destroy, Prepare, Shutdown, Start};
+    let simple = [Start, Shutdown, Destroy, Cancel, Prepare];
     match simple.into_iter().find(|verb| verb.word() == word) {
         Some(verb) => Ok(Verb::Simple(verb)),
         None if word == "migrate" => Ok(Verb::Migrate),

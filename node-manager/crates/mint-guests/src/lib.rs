@@ -9,7 +9,7 @@
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
-//! `landing`, `repin`, `room` and `split` are pure. `facts` reads the
+//! `landing`, `prepare`, `repin`, `room` and `split` are pure. `facts` reads the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -27,6 +27,7 @@ pub mod failure;
 pub mod guest;
 pub mod hook;
 pub mod landing;
+pub mod prepare;
 pub mod repin;
 pub mod room;
 pub mod seed;

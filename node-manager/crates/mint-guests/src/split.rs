@@ -42,7 +42,7 @@ pub struct Split {
     pub main_bytes: u64,
     /// Of a chunk.
     pub chunk_bytes: u64,
-    /// Hosts that keep the rest.
+    /// Hosts that keep the rest; none of a guest whose memory can be split, and is not yet.
     pub shares: Vec<Share>,
 }
 
@@ -167,8 +167,7 @@ impl Split {
         let split = split.ok_or_else(bad)?;
         let good = split.chunk_bytes.is_power_of_two()
             && (PAGE_BYTES..=CHUNK_BYTES_MAX).contains(&split.chunk_bytes)
-            && split.main_bytes >= MAIN_CHUNKS_MIN * split.chunk_bytes
-            && !split.shares.is_empty();
+            && split.main_bytes >= MAIN_CHUNKS_MIN * split.chunk_bytes;
         good.then_some(Some(split)).ok_or_else(bad)
     }
 }
@@ -278,7 +277,6 @@ mod tests {
         for bad in [
             "<mint:memory main='1' chunk='65536'><mint:host node='a' bytes='1'/></mint:memory>",
             "<mint:memory main='1048576' chunk='65535'><mint:host node='a' bytes='1'/></mint:memory>",
-            "<mint:memory main='1048576' chunk='65536'/>",
             "<mint:memory main='1048576'><mint:host node='a' bytes='1'/></mint:memory>",
             "<mint:memory main='1048576' chunk='65536'><mint:host bytes='1'/></mint:memory>",
         ] {

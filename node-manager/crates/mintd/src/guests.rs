@@ -43,6 +43,8 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
+        post("/v1/vms/{vm}/prepare", "Its memory can be split from its next start", here)
+            .gives::<VmView>(),
         post("/v1/vms/{vm}/migrate", "Move it to another node while it runs", migrate)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
@@ -59,6 +61,12 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/vms/{vm}/start", "Start it", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/shutdown", "Ask it to end", there_one).gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/destroy", "End it at once", there_one).gives::<VmView>(),
+        post(
+            "/v1/nodes/{node}/vms/{vm}/prepare",
+            "Its memory can be split from its next start",
+            there_one,
+        )
+        .gives::<VmView>(),
         post("/v1/nodes/{node}/vms/{vm}/migrate", "Move it to another node", migrate_there)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
@@ -88,6 +96,8 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
+        post("/v1/local/vms/{vm}/prepare", "Its memory can be split from its next start", here)
+            .gives::<VmView>(),
         post("/v1/local/vms/{vm}/cancel", "End its move", here).gives::<VmView>(),
         post("/v1/local/vms/{vm}/migrate", "Move it to another node", here)
             .takes::<MigrateRequest>()

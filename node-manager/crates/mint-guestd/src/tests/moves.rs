@@ -379,3 +379,36 @@ fn guest_is_split_anew_where_it_is_or_stays_as_it_was() {
         assert_eq!(body(error.unwrap_err()).code, ErrorCode::BadRequest);
     });
 }
+
+#[test]
+fn prepared_guest_has_all_of_its_memory_and_no_leases_when_it_starts() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = put_files(&machine, "echo armed");
+        let plain = "<domain type='kvm'><name>big</name><uuid>UUID</uuid><memory unit='MiB'>256\
+                     </memory></domain>"
+            .replace("UUID", UUID);
+        machine.fakes[0].define("big", false, &plain);
+        let prepare = async || {
+            let view: VmView = machine
+                .client()
+                .post("/v1/local/vms/big/prepare", &json!({}))
+                .await
+                .map_err(body)?;
+            Ok::<VmView, ErrorBody>(view)
+        };
+        assert_eq!(prepare().await.unwrap().state, "shut off");
+        let new = machine.fakes[0].guests.lock().unwrap()["big"].1.clone();
+        assert!(new.contains("mint:memory") && new.contains("/run/mint/qmp/big"), "{new}");
+        tell(&machine, "begin", &new).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        let text = std::fs::read(folder.join(files::GUEST)).unwrap();
+        let guest: SplitGuest = serde_json::from_slice(&text).unwrap();
+        assert_eq!((guest.servers.len(), store.leases().len()), (0, 0));
+        assert!(guest.main_bytes > guest.memory_bytes && guest.monitor.is_some());
+        let odd = plain.replace("<memory ", "<maxMemory unit='GiB'>1</maxMemory><memory ");
+        machine.fakes[0].define("big", false, &odd);
+        let refused = prepare().await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
+    });
+}

@@ -37,6 +37,8 @@ pub enum VmCommand {
     Shutdown(VmArgs),
     /// End a guest at once, as if its power was cut
     Destroy(VmArgs),
+    /// Define a guest anew: from its next start its memory can be split over several nodes
+    Prepare(VmArgs),
     /// Serial console of a running guest, wherever it goes; at a terminal Ctrl-] leaves it
     ///
     /// One client at a time has it. When the guest moves to another node, the console goes

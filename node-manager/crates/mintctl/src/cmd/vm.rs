@@ -37,6 +37,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
         VmCommand::Shutdown(vm) => act(context, &vm, VmVerb::Shutdown).await,
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
+        VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
         VmCommand::Migrate { args, split } => migrate(context, args, false, split).await,
         VmCommand::Merge(args) => migrate(context, args, true, None).await,
