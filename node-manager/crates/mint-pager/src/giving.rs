@@ -28,8 +28,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// pages at least.
 const REST_PART: u64 = 64;
 const REST_PAGES: u64 = 256;
-/// After so many rounds it goes with whatever is left.
+/// After so many rounds it goes with whatever is left, or after so many of which each left little
+/// less than the one before.
 const ROUNDS_MAX: u32 = 30;
+const STALE_MAX: u32 = 5;
 /// Pages that are looked at under the pager's lock.
 const LOOKED_AT: u64 = 64 << 10;
 /// Pages that are dropped by one frame.
@@ -170,7 +172,7 @@ impl<'a> Giving<'a> {
             self.written()?;
             self.send_all(to, 0..pages, false)?;
         }
-        let (mut round, mut is_ready) = (0_u32, false);
+        let (mut round, mut stale, mut last, mut is_ready) = (0_u32, 0_u32, u64::MAX, false);
         loop {
             match self.qemu().switch() {
                 Switch::Stopped => break,
@@ -190,9 +192,11 @@ impl<'a> Giving<'a> {
             }
             self.drop_gone(to, false)?;
             round += 1;
+            stale = if rest / 3 >= last / 4 { stale + 1 } else { 0 };
+            last = rest;
             let here = self.shared.lock().pager.places().counts().local;
             let is_little = rest <= REST_PAGES.max(here / REST_PART);
-            if !is_ready && (is_little || round >= ROUNDS_MAX) {
+            if !is_ready && (is_little || round >= ROUNDS_MAX || stale >= STALE_MAX) {
                 info!(round, rest, "little is left of the guest here");
                 step("pager-ready");
                 say(to, &Frame::Ready)?;
