@@ -152,12 +152,12 @@ pub(crate) async fn undo(app: &App, uuid: String) -> Result<(), ErrorBody> {
 /// When it is not here, or libvirt does not answer.
 pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody> {
     let reference = vm.clone();
-    let mut arrived = app
+    let (mut arrived, is_stuck) = app
         .ask(move |hypervisor| {
             let guest = hypervisor.guest(&vm)?;
             // what it took is no reason to doubt that it is here
             let figures = hypervisor.arrived(&vm).ok().flatten();
-            Ok(Arrived {
+            let arrived = Arrived {
                 state: guest.state.to_owned(),
                 has_come: guest.active && !guest.has_job,
                 is_off: !guest.active,
@@ -168,10 +168,12 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
                     disk_sent_bytes: figures.disk_sent_bytes,
                     rounds: figures.rounds,
                 }),
-            })
+            };
+            Ok((arrived, guest.is_stuck))
         })
         .await?;
-    arrived.has_come = arrived.has_come && moves::has_entered(app, &reference);
+    // one that stands still for a switch-over may go on where it was
+    arrived.has_come = arrived.has_come && moves::has_entered(app, &reference, !is_stuck);
     if arrived.has_come {
         keep(app, &reference).await?;
         step("arrival-seen").await;

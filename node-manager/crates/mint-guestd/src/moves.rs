@@ -273,12 +273,13 @@ pub(crate) async fn stay(app: &App, uuid: &str) -> Result<(), ErrorBody> {
 }
 
 /// libvirt says that a guest is here: its pager is told, in case that its QEMU does not say so
-/// (it may be paused). Gives whether all of its memory servers know; true of a guest whose memory
+/// (it may be paused), if that is sure. Gives whether all of its memory servers know; true of a guest whose memory
 /// is not split.
-pub(crate) fn has_entered(app: &App, uuid: &str) -> bool {
+pub(crate) fn has_entered(app: &App, uuid: &str, is_sure: bool) -> bool {
     let Some((folder, guest)) = running(app, uuid) else { return true };
     if folder.join(files::COMING).exists() {
-        if let Err(error) = fs::write(folder.join(files::RUNS), "") {
+        let told = if is_sure { fs::write(folder.join(files::RUNS), "") } else { Ok(()) };
+        if let Err(error) = told {
             warn!(guest = guest.name, %error, "its pager is not told that it runs here");
         }
         return false;

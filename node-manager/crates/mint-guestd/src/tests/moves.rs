@@ -91,12 +91,14 @@ fn guest_that_comes_begins_when_little_of_it_is_left_and_asks_for_no_leases() {
         assert_eq!((source, store.leases()), (arrival().source, Vec::new()));
 
         // libvirt says that it runs: its pager is told, and it has come when all know
-        assert!(!moves::has_entered(&machine.apps[0], UUID));
+        assert!(!moves::has_entered(&machine.apps[0], UUID, false));
+        assert!(!folder.join(files::RUNS).exists());
+        assert!(!moves::has_entered(&machine.apps[0], UUID, true));
         assert!(folder.join(files::RUNS).exists());
         std::fs::rename(folder.join(files::COMING), folder.join(files::ENTERING)).unwrap();
-        assert!(!moves::has_entered(&machine.apps[0], UUID));
+        assert!(!moves::has_entered(&machine.apps[0], UUID, true));
         std::fs::remove_file(folder.join(files::ENTERING)).unwrap();
-        assert!(moves::has_entered(&machine.apps[0], UUID));
+        assert!(moves::has_entered(&machine.apps[0], UUID, true));
     });
 }
 
