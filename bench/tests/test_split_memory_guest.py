@@ -239,6 +239,8 @@ def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, dea
             assert versions(at) > before, f"{step}: it began anew"
         if at is not big:
             pair.mintctl("vm", "migrate", "big", "--to", name_of(big.node))
+    # what armed them has started them anew
+    pair.zero.wait("all nodes say what guests they have", "mintctl vm list", 120)
     goes_on(big)
 
 
