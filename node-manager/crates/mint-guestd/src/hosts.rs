@@ -55,6 +55,10 @@ pub(crate) async fn leave(
         if node.is_self || node.id == from.host || node.state != NodeState::Running {
             continue;
         }
+        if let Some(refusal) = gives_back(&guest, &nodes, node) {
+            refusals.push(refusal);
+            continue;
+        }
         match change(app, &folder, &guest, number, node, &nodes, main).await {
             Ok(()) => return Ok(gone(Some(node.name.clone()))),
             Err(error) if error.code == ErrorCode::PlanRefused => refusals.extend(error.refusals),
@@ -84,6 +88,22 @@ pub(crate) fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
 
 fn is_node(nodes: &[NodeView], name: &str, id: u32) -> bool {
     named(nodes, name).is_some_and(|node| node.id.as_u32() == id)
+}
+
+/// Why a node gets no lease for a guest now: what it keeps goes elsewhere still, and a new lease
+/// would end the one that this lies under.
+pub(crate) fn gives_back(
+    guest: &SplitGuest,
+    nodes: &[NodeView],
+    node: &NodeView,
+) -> Option<Refusal> {
+    let id = node.id.as_u32();
+    let its = |name: &str| is_node(nodes, name, id);
+    let mut servers = guest.servers.iter();
+    servers.find(|server| server.leaves && !server.is_over() && its(&server.node))?;
+    let text = format!("what {} keeps of guest {} goes elsewhere still", node.name, guest.name);
+    let refusal = Refusal::new(RefusalCode::VmBusy, format_args!("vm {}", guest.name), text);
+    Some(refusal.hint("ask again when it has gone: mintctl vm memory tells"))
 }
 
 /// A node gets what the memory server of that number has.

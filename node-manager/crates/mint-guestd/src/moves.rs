@@ -16,7 +16,8 @@ use mint_guests::domain::Domain;
 use mint_guests::split::{MONITORS, Split};
 use mint_serve::lines::Lines;
 use mint_split::{
-    Arrival, NodeStart, PagerAnswer, PagerCall, Server, Source, SplitGuest, files, whole_bytes,
+    Arrival, NodeStart, PAGE_BYTES, PagerAnswer, PagerCall, Server, Source, SplitGuest, files,
+    whole_bytes,
 };
 use mint_types::format_bytes;
 use tokio::time::{Instant, sleep};
@@ -40,7 +41,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(1);
 /// No page of it comes for so long: it does not.
 const STALLED: Duration = Duration::from_secs(90);
-const PAGE_BYTES: u64 = mint_split::PAGE_BYTES;
 
 /// Makes the folder that QEMU has its monitors for pagers in.
 pub(crate) fn make_folder(host: &HostFiles) {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::{App, path_of};
-use crate::hosts::{Unread, reread, running};
+use crate::hosts::{Unread, gives_back, reread, running};
 use crate::memory::{ask, failed, host, lease, named, random_secret, write};
 use crate::pagers::view;
 
@@ -59,7 +59,8 @@ struct Asked {
     before: Option<Lease>,
 }
 
-/// Splits a guest's memory so, whose main host that node is or will be; returns when its main host has what it is to have.
+/// Splits a guest's memory so, whose main host that node is or will be; returns when its main host
+/// has what it is to have.
 ///
 /// # Errors
 /// When a host gives no lease, or its pager does not do so: it goes on as before. When it does not
@@ -146,6 +147,10 @@ async fn servers(
                 known.limit_bytes = limit;
             }
             None => {
+                let node = named(&nodes, &share.node);
+                if let Some(refusal) = node.and_then(|node| gives_back(guest, &nodes, node)) {
+                    return Err(ErrorBody::refused(vec![refusal]));
+                }
                 let wanted = lease(guest, random_secret()?, limit, main);
                 servers.push(ask(app, &path, &share.node, &wanted).await?);
                 asked.push(Asked { path, lease: wanted, before: None });

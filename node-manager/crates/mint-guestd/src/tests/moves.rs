@@ -188,7 +188,7 @@ fn goes(folder: &Path) -> Arc<Mutex<Vec<PagerCall>>> {
 fn pager_of_a_guest_that_stays_after_all_is_told_so() {
     test(async |machine| {
         Store::serve(&machine, 2);
-        let third = third_that_keeps(&machine);
+        let third = super::memory::third(&machine);
         let root = put_files(&machine, "echo armed");
         let domain = movable("node3");
         tell(&machine, "begin", &domain).await.unwrap();
@@ -227,7 +227,7 @@ fn pager_of_a_guest_that_stays_after_all_is_told_so() {
 #[test]
 fn guest_that_went_ends_no_lease_of_its_next_host() {
     test(async |machine| {
-        let third = third_that_keeps(&machine);
+        let third = super::memory::third(&machine);
         let root = put_files(&machine, "echo armed");
         tell(&machine, "begin", &movable("node3")).await.unwrap();
         let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
@@ -262,19 +262,18 @@ fn arrival_record() -> Record {
     }
 }
 
-fn third_that_keeps(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
-    super::memory::third(machine)
-}
-
 fn active(machine: &Machine, xml: &str) {
     machine.fakes[0].define("big", true, xml);
     machine.fakes[0].guests.lock().unwrap().get_mut("big").unwrap().0.uuid = UUID.into();
 }
 
-async fn merge(machine: &Machine, vm: &str, to: &str) -> Result<MigrateResult, ErrorBody> {
-    let request = json!({ "to": to, "merge": true });
+async fn migrate(machine: &Machine, vm: &str, how: Value) -> Result<MigrateResult, ErrorBody> {
     let path = format!("/v1/local/vms/{vm}/migrate");
-    machine.client().operate(&path, &request, |_| {}).await.map_err(body)
+    machine.client().operate(&path, &how, |_| {}).await.map_err(body)
+}
+
+async fn merge(machine: &Machine, vm: &str, to: &str) -> Result<MigrateResult, ErrorBody> {
+    migrate(machine, vm, json!({ "to": to, "merge": true })).await
 }
 
 #[test]
@@ -336,9 +335,7 @@ fn guest_that_is_not_merged_is_as_it_was() {
 }
 
 async fn split_anew(machine: &Machine, words: &str, to: &str) -> Result<MigrateResult, ErrorBody> {
-    let request = json!({ "to": to, "split": words });
-    let path = format!("/v1/local/vms/{UUID}/migrate");
-    machine.client().operate(&path, &request, |_| {}).await.map_err(body)
+    migrate(machine, UUID, json!({ "to": to, "split": words })).await
 }
 
 #[test]
@@ -375,10 +372,14 @@ fn guest_is_split_anew_where_it_is_or_stays_as_it_was() {
         assert!(old.leaves && !new.leaves && new.node == "node3");
         assert_eq!((guest().main_bytes, given.lock().unwrap().len()), (32 << 20, 1));
         assert!(given.lock().unwrap()[0].limit_bytes > 224 << 20);
+        // node 2 has some of it still: a new lease would end the one that it has
+        let error = split_anew(&machine, "main=32M,node2=rest", "node1").await.unwrap_err();
+        assert_eq!(error.refusals[0].code, RefusalCode::VmBusy, "{error}");
+        let secret = store.leases()[0].secret;
+        assert_eq!((store.leases().len(), secret, guest().servers.len()), (1, leases[0].secret, 2));
         let both = json!({ "to": "node2", "split": "main=32M,node3=rest", "merge": true });
-        let path = format!("/v1/local/vms/{UUID}/migrate");
-        let error = machine.client().operate::<MigrateResult>(&path, &both, |_| {}).await;
-        assert_eq!(body(error.unwrap_err()).code, ErrorCode::BadRequest);
+        let error = migrate(&machine, UUID, both).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadRequest);
     });
 }
 
