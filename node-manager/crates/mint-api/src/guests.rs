@@ -2,7 +2,7 @@
 //! Guests of nodes: requests and replies of `/v1/vms…`. Sizes are bytes; times say their
 //! unit. `mint-guestd` answers them; `mintd` passes them on.
 
-use mint_types::{MachineId, NodeId, PinChange, Taken};
+use mint_types::{MachineId, NodeId, PagingPolicy, PinChange, Taken};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -159,6 +159,9 @@ pub struct MigrateRequest {
     /// to, which may be its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
+    /// With that: how its pager chooses what goes to other hosts from now on; nothing: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PagingPolicy>,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.

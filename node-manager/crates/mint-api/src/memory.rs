@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory of guests that is split over several nodes. Sizes are bytes.
 
-use mint_types::NodeId;
+use mint_types::{NodeId, PagingPolicy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -23,6 +23,13 @@ pub struct VmMemory {
     pub main_bytes: u64,
     /// Of a chunk, by which it goes and comes.
     pub chunk_bytes: u64,
+    /// How its pager chooses what goes to other hosts.
+    #[serde(default)]
+    pub policy: PagingPolicy,
+    /// What was used lately of it: in the last half minute, or since the hand of the clock passed;
+    /// nothing where the kernel does not tell.
+    #[serde(default)]
+    pub used_bytes: Option<u64>,
     /// Nobody has touched it.
     pub untouched_bytes: u64,
     /// On its main host.

@@ -25,7 +25,14 @@ fn pages(first: u64, bytes: &[u8]) -> Pages {
 }
 
 fn greeting() -> Greeting {
-    Greeting { uuid: [1; 16], secret: [2; 16], epoch: 3, memory_bytes: 4, main: None }
+    Greeting {
+        uuid: [1; 16],
+        secret: [2; 16],
+        epoch: 3,
+        memory_bytes: 4,
+        main: None,
+        takes_ages: false,
+    }
 }
 
 fn stream(frames: &[Frame]) -> Vec<u8> {
@@ -77,6 +84,7 @@ fn memory_server() {
             Frame::Welcome,
             Frame::Copy(pages(4, &[0, 2])),
             Frame::Words(PageNo(0), vec![0, 1, 11]),
+            Frame::Ages(PageNo(1), vec![0, 128, 3]),
             Frame::Subs(0, vec![SubNo(0), SubNo(1)]),
         ]),
     ];

@@ -203,6 +203,7 @@ impl Places {
                 post_copy_after_s: request.post_copy_after_s,
                 merge: false,
                 split: None,
+                policy: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

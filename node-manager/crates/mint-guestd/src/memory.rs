@@ -90,6 +90,7 @@ pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
         servers: Vec::new(),
         main: Some(main),
         monitor: monitor(xml).map(PathBuf::from),
+        policy: split.policy,
     };
     let begun = begin_with(app, &mut guest, &split, main).await;
     if begun.is_err() {
@@ -272,6 +273,8 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
         memory_bytes: guest.memory_bytes,
         main_bytes: guest.main_bytes.min(guest.memory_bytes),
         chunk_bytes: guest.chunk_bytes,
+        policy: view.policy,
+        used_bytes: view.looks.map(|looks| bytes(looks.used_pages)),
         untouched_bytes: bytes(view.virgin_pages),
         here_bytes: bytes(view.local_pages),
         leaving_bytes: bytes(view.leaving_pages),

@@ -16,7 +16,7 @@ use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
-use mint_types::{MachineId, Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -82,7 +82,7 @@ pub(crate) async fn prepare(
         merge_spread(&mut departure)?;
     }
     let split = match &request.split {
-        Some(words) => Some(split_spread(app, &uuid, words, &mut departure).await?),
+        Some(words) => Some(split_spread(app, &uuid, words, request.policy, &mut departure).await?),
         None => None,
     };
     let plan = plan(app, &departure, &to).await?;
@@ -138,6 +138,10 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         let text = "bad request: a guest is merged or split, not both";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
+    if request.policy.is_some() && request.split.is_none() {
+        let text = "bad request: policy is of a split: say how memory is to be split, too";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
     let has_streams = request.parallel.is_some() || request.compress;
     if has_streams && request.post_copy_after_s.is_some() {
         let text = "bad request: post-copy has one stream: leave parallel and compress out";
@@ -170,11 +174,12 @@ async fn split_spread(
     app: &App,
     uuid: &str,
     words: &str,
+    policy: Option<PagingPolicy>,
     departure: &mut Departure,
 ) -> Result<Split, ErrorBody> {
     let domain = Domain::parse(&departure.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
-    let split = split::parse(app, uuid, &domain.name, words)?;
+    let split = split::parse(app, uuid, &domain.name, words, policy)?;
     if let Some(spread) = &mut departure.spread {
         spread.main_bytes = split.main_bytes;
         spread.hosts = split::hosts(&app.nodes().await?, &split)?;
@@ -549,6 +554,7 @@ mod tests {
             post_copy_after_s: None,
             merge: false,
             split: None,
+            policy: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

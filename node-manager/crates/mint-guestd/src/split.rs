@@ -10,7 +10,7 @@ use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::{Lease, LeaseEnd, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes};
-use mint_types::{NodeId, Refusal, RefusalCode, format_bytes};
+use mint_types::{NodeId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -28,15 +28,22 @@ const STALLED: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// When its memory cannot be split, or not so.
-pub(crate) fn parse(app: &App, uuid: &str, name: &str, words: &str) -> Result<Split, ErrorBody> {
+pub(crate) fn parse(
+    app: &App,
+    uuid: &str,
+    name: &str,
+    words: &str,
+    policy: Option<PagingPolicy>,
+) -> Result<Split, ErrorBody> {
     let Some((_, guest)) = running(app, uuid) else {
         let text = format!("the memory of vm {name} cannot be split: it was not started for that");
         let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
             .hint("docs/split-memory.md says what its domain wants, or: mint-guest --split");
         return Err(ErrorBody::refused(vec![refusal]));
     };
-    Split::parse(words, &guest.chunk_bytes.to_string(), guest.memory_bytes)
-        .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))
+    let split = Split::parse(words, &guest.chunk_bytes.to_string(), guest.memory_bytes)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
+    Ok(Split { policy: policy.unwrap_or(guest.policy), ..split })
 }
 
 /// Nodes that keep a part then.
@@ -78,7 +85,12 @@ pub(crate) async fn apply(
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
     let mut asked = Vec::new();
     let new = match servers(app, &guest, split, main, to, &mut asked).await {
-        Ok(servers) => SplitGuest { main_bytes: split.main_bytes, servers, ..guest.clone() },
+        Ok(servers) => SplitGuest {
+            main_bytes: split.main_bytes,
+            policy: split.policy,
+            servers,
+            ..guest.clone()
+        },
         Err(error) => {
             give_back(app, asked).await;
             return Err(error);

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::guest::{GuestRequest, Network};
 use crate::tools::{Tools, must, virsh};
 use crate::xml;
+use mint_types::PagingPolicy;
 
 /// How far to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,6 +35,8 @@ pub struct DemoGuest {
     pub split: Option<String>,
     /// Chunks that its pages go and come by.
     pub chunk: String,
+    /// How its pager chooses what goes.
+    pub policy: PagingPolicy,
     /// CPUs for its vCPUs.
     pub pin: Option<String>,
     /// Kernel to boot.
@@ -147,6 +150,7 @@ impl DemoGuest {
             memory: self.memory.clone(),
             split: self.split.clone(),
             chunk: self.chunk.clone(),
+            policy: self.policy,
             pin: self.pin.clone(),
             kernel: Some(self.kernel.clone()),
             initrd: Some(self.initrd.clone()),
@@ -184,6 +188,7 @@ mod tests {
             memory: "128M".to_owned(),
             split: None,
             chunk: "64K".to_owned(),
+            policy: PagingPolicy::Aging,
             pin: None,
             kernel: "/dev/null".to_owned(),
             initrd: "/dev/null".to_owned(),

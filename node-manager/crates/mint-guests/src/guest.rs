@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use mint_types::parse_bytes;
+use mint_types::{PagingPolicy, parse_bytes};
 
 use crate::cpus::CpuList;
 use crate::description::Description;
@@ -35,6 +35,8 @@ pub struct GuestRequest {
     pub split: Option<String>,
     /// A size: chunks that pages of a split memory go and come by.
     pub chunk: String,
+    /// How its pager chooses what goes.
+    pub policy: PagingPolicy,
     /// CPUs of the node for its vCPUs, in this order; none: the node's own order, the first last.
     pub pin: Option<String>,
     /// Kernel on the node to boot; else it boots from its disk.
@@ -148,6 +150,7 @@ impl GuestRequest {
             memory: "128M".to_owned(),
             split: None,
             chunk: split::CHUNK.to_owned(),
+            policy: PagingPolicy::default(),
             pin: None,
             kernel: None,
             initrd: None,
@@ -183,7 +186,7 @@ impl GuestRequest {
                         node.name
                     )));
                 }
-                Some(split)
+                Some(Split { policy: self.policy, ..split })
             }
         };
         let here = split.as_ref().map_or(bytes, |split| split.main_bytes);

@@ -2,7 +2,7 @@
 //! A guest whose memory is split (S-memV, 3-1): what its main host has for it, and which other
 //! hosts keep the rest. It stands in the metadata of its domain XML, where libvirt keeps it.
 
-use mint_types::{format_bytes, parse_bytes};
+use mint_types::{PagingPolicy, format_bytes, parse_bytes};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
@@ -42,6 +42,8 @@ pub struct Split {
     pub main_bytes: u64,
     /// Of a chunk.
     pub chunk_bytes: u64,
+    /// How its pager chooses what goes.
+    pub policy: PagingPolicy,
     /// Hosts that keep the rest; none of a guest whose memory can be split, and is not yet.
     pub shares: Vec<Share>,
 }
@@ -107,7 +109,8 @@ impl Split {
         if let Some(share) = rest.and_then(|rest| shares.get(rest).map(|_| rest)) {
             shares[share].bytes = memory_bytes.saturating_sub(sum(&shares));
         }
-        let split = Self { main_bytes, chunk_bytes, shares };
+        let policy = PagingPolicy::default();
+        let split = Self { main_bytes, chunk_bytes, policy, shares };
         split.check(memory_bytes, sum(&split.shares), bad_chunk)?;
         Ok(split)
     }
@@ -152,6 +155,10 @@ impl Split {
                         split = Some(Self {
                             main_bytes: number("main").ok_or_else(bad)?,
                             chunk_bytes: number("chunk").ok_or_else(bad)?,
+                            policy: match attribute(&tag, "policy") {
+                                Some(policy) => policy.parse().map_err(|_| bad())?,
+                                None => PagingPolicy::default(),
+                            },
                             shares: Vec::new(),
                         });
                     } else if tag.name().as_ref() == HOST.as_bytes() {

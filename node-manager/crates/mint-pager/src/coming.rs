@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use mint_split::files::{COMING, ENTERING, GOING, GONE, HAS_ALL, LEFT_OUT};
 use mint_split::{
-    ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PAGE_BYTES, PageNo, Pages, Place,
-    Places, Reason, Source, SplitGuest, hear, say,
+    Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PAGE_BYTES, PageNo, Pages,
+    Place, Places, Reason, Source, SplitGuest, hear, say,
 };
 use mint_sys::{Faults, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -88,7 +88,8 @@ impl From<io::Error> for Ended {
 impl Coming<'_> {
     fn greeting(&self) -> Greeting {
         let SplitGuest { uuid, epoch, memory_bytes, main, .. } = *self.guest;
-        Greeting { uuid, secret: self.source.secret, epoch, memory_bytes, main }
+        let secret = self.source.secret;
+        Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: true }
     }
 
     /// Takes all of it; gives whether it is here. If not, its QEMU has ended.
@@ -98,6 +99,7 @@ impl Coming<'_> {
     pub fn take(
         &self,
         places: &mut Places<'_>,
+        ages: &mut Ages<'_>,
         qemu: impl AsFd,
         status: UnixListener,
     ) -> io::Result<bool> {
@@ -110,7 +112,7 @@ impl Coming<'_> {
         thread::Builder::new().name("status".into()).spawn(move || tell(&told, &status))?;
         let mut last = String::new();
         loop {
-            match self.session(places, &qemu, &view) {
+            match self.session(places, ages, &qemu, &view) {
                 Ok(()) => break,
                 Err(Ended::Own(error)) => return Err(error),
                 Err(ended) => {
@@ -136,6 +138,7 @@ impl Coming<'_> {
     fn session(
         &self,
         places: &mut Places<'_>,
+        ages: &mut Ages<'_>,
         qemu: impl AsFd,
         view: &Mutex<ArrivalView>,
     ) -> Result<(), Ended> {
@@ -161,7 +164,7 @@ impl Coming<'_> {
                 while poll(&mut ready, None).is_err() {}
                 _ = stream.shutdown(Shutdown::Read);
             });
-            let heard = self.hear_all(&mut from, places, view);
+            let heard = self.hear_all(&mut from, places, ages, view);
             drop(hears);
             heard
         })?;
@@ -187,6 +190,7 @@ impl Coming<'_> {
         &self,
         from: &mut BufReader<TcpStream>,
         places: &mut Places<'_>,
+        ages: &mut Ages<'_>,
         view: &Mutex<ArrivalView>,
     ) -> Result<(), Ended> {
         let geometry = places.geometry();
@@ -207,6 +211,7 @@ impl Coming<'_> {
                         punch(self.ram, page.0, 1).map_err(Ended::Own)?;
                     }
                 }
+                Frame::Ages(first, all) => ages.take(first, &all),
                 Frame::Ready => lock(view).is_ready = true,
                 // each once, in their order
                 Frame::Words(first, all) if first.0 == words => {

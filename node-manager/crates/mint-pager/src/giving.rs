@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mint_split::{
-    ChunkNo, DepartureView, Frame, Geometry, PAGE, PAGE_BYTES, PageNo, Pages, Place, SplitGuest,
-    SubNo, Version, WORDS_MAX, say,
+    AGES_MAX, ChunkNo, DepartureView, Frame, Geometry, PAGE, PAGE_BYTES, PageNo, Pages, Place,
+    SplitGuest, SubNo, Version, WORDS_MAX, say,
 };
 use mint_sys::{Watch, Written};
 use tracing::{debug, info};
@@ -156,11 +156,11 @@ impl<'a> Giving<'a> {
         self.qemu().close();
     }
 
-    /// Gives all of it to who has connected.
+    /// Gives all of it to who has connected, and who may understand when pages were used.
     ///
     /// # Errors
     /// When that does not take it, or the guest's memory cannot be read.
-    pub fn give(&mut self, to: &TcpStream) -> io::Result<Given> {
+    pub fn give(&mut self, to: &TcpStream, takes_ages: bool) -> io::Result<Given> {
         let pages = self.geometry().pages();
         self.sent = vec![false; usize::try_from(pages).map_err(io::Error::other)?];
         if self.qemu().switch() != Switch::Stopped {
@@ -198,6 +198,9 @@ impl<'a> Giving<'a> {
             let is_little = rest <= REST_PAGES.max(here / REST_PART);
             if !is_ready && (is_little || round >= ROUNDS_MAX || stale >= STALE_MAX) {
                 info!(round, rest, "little is left of the guest here");
+                if takes_ages {
+                    self.send_ages(to)?;
+                }
                 step("pager-ready");
                 say(to, &Frame::Ready)?;
                 is_ready = true;
@@ -262,6 +265,15 @@ impl<'a> Giving<'a> {
         let leaves =
             |page: &u64| matches!(places.place(PageNo(*page)), Some(Place::Leaving { .. }));
         Last { words, subs, leaving: (0..geometry.pages()).filter(leaves).collect() }
+    }
+
+    /// When pages were used: the next host goes on with that. What is used from here on it sees.
+    fn send_ages(&self, to: &TcpStream) -> io::Result<()> {
+        for first in (0..self.geometry().pages()).step_by(AGES_MAX).map(PageNo) {
+            let told = self.shared.lock().pager.victims().ages().told(first, AGES_MAX).to_vec();
+            say(to, &Frame::Ages(first, told))?;
+        }
+        Ok(())
     }
 
     /// Pages that were written to since this was asked last, or came back.

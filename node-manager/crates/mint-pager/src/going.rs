@@ -226,7 +226,7 @@ fn converse(
         // its pager died before it could say so
         return Ok(Given::All);
     }
-    let given = giving.give(stream)?;
+    let given = giving.give(stream, who.takes_ages)?;
     if given != Given::All {
         return Ok(given);
     }

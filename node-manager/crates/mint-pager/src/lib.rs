@@ -14,6 +14,7 @@ mod entering;
 mod file;
 mod giving;
 mod going;
+mod looks;
 mod memory;
 mod monitor;
 mod pager;

@@ -16,7 +16,7 @@ use mint_pager::{
     Budget, Coming, FilePager, GuestMemory, Home, Qemu, Reread, Server, Servers, Sockets, Sub,
     Took, run, stage,
 };
-use mint_split::{Fifo, Greeting, PAGE_BYTES, Places, SplitGuest, files};
+use mint_split::{Ages, Greeting, PAGE_BYTES, Places, Policy, SplitGuest, files};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
@@ -72,6 +72,8 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let words = shared_words(&args.folder.join("places"), usize::try_from(geometry.pages())?)?;
     let subs = shared_words(&args.folder.join("subs"), usize::try_from(geometry.chunks())?)?;
     let mut places = Places::open(geometry, words, subs)?;
+    let ages = shared_words(&args.folder.join("ages"), usize::try_from(geometry.pages())?)?;
+    let mut ages = Ages::open(geometry, ages)?;
     let (base, pages) = (args.base, geometry.pages());
     let bind = |name: &str| {
         let socket = args.folder.join(name);
@@ -82,7 +84,7 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(source) = source {
         let (guest, folder, ram) = (&guest, args.folder.as_path(), &ram);
         let coming = Coming { guest, folder, source, ram, base, faults: &faults };
-        if !coming.take(&mut places, &qemu, bind("pager.sock")?)? {
+        if !coming.take(&mut places, &mut ages, &qemu, bind("pager.sock")?)? {
             info!(guest = guest.name, "QEMU has ended before the guest was here");
             return Ok(());
         }
@@ -96,11 +98,10 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
         pages,
         took: Took::default(),
     };
-    let chunks = usize::try_from(geometry.chunks())?;
     let its = servers(&guest);
     let subs: Vec<Sub> = its.iter().map(|(_, sub)| *sub).collect();
-    let pager: FilePager =
-        FilePager::new(places, memory, Fifo::new(chunks), budget(&guest), &subs)?;
+    let policy = Policy::new(guest.policy, ages);
+    let pager: FilePager = FilePager::new(places, memory, policy, budget(&guest), &subs)?;
     let sockets =
         Sockets { status: bind("pager.sock")?, again: bind("again.sock")?, go: bind("go.sock")? };
     // whom the pager before has heard of and not answered looks again, and is told again; of a
@@ -112,7 +113,7 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let folder = args.folder.clone();
     let reread: Reread = Box::new(move || {
         let guest = read(&folder)?;
-        Ok((servers(&guest), budget(&guest)))
+        Ok((servers(&guest), budget(&guest), guest.policy))
     });
     let qemu = Qemu::new(qemu, guest.monitor.clone());
     let home = Home { guest, folder: args.folder.clone(), qemu, faults };
@@ -131,7 +132,8 @@ fn budget(guest: &SplitGuest) -> Budget {
 fn servers(guest: &SplitGuest) -> Servers {
     let each = guest.servers.iter().map(|server| {
         let SplitGuest { uuid, epoch, memory_bytes, main, .. } = *guest;
-        let greeting = Greeting { uuid, secret: server.secret, epoch, memory_bytes, main };
+        let secret = server.secret;
+        let greeting = Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: false };
         let sub = Sub { limit_pages: server.limit_bytes / PAGE_BYTES, leaves: server.leaves };
         (Server { address: server.address, greeting, is_over: server.is_over() }, sub)
     });

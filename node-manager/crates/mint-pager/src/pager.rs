@@ -154,6 +154,17 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             .map(|sub| ServerView { chunks: sub.used_chunks, is_connected: sub.is_connected })
     }
 
+    /// What goes next, and why.
+    #[must_use]
+    pub fn victims(&self) -> &V {
+        &self.victims
+    }
+
+    /// The same, to tell it what is used.
+    pub fn victims_mut(&mut self) -> &mut V {
+        &mut self.victims
+    }
+
     /// The guest's memory.
     #[must_use]
     pub fn memory(&self) -> &M {

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use mint_split::{Frame, Greeting, HearError, PAGE_BYTES, PageNo, SubNo, hear, say};
 use mint_sys::MemoryEvent;
+use mint_types::PagingPolicy;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, info, warn};
 
 use crate::entering::enter;
 use crate::going::Goings;
+use crate::looks::look;
 use crate::pager::{Budget, Fault, PagerError, Sub};
 use crate::shared::{FilePager, Home, Locked, Shared, Stage, Way, say_all};
 use crate::step::step;
@@ -40,8 +42,8 @@ pub struct Server {
 /// A guest's memory servers, and what each may keep.
 pub type Servers = Vec<(Server, Sub)>;
 
-/// Reads them again, and the guest's budget: they may have changed.
-pub type Reread = Box<dyn Fn() -> io::Result<(Servers, Budget)> + Send>;
+/// Reads them again, and the guest's budget and policy: they may have changed.
+pub type Reread = Box<dyn Fn() -> io::Result<(Servers, Budget, PagingPolicy)> + Send>;
 
 /// Why a conversation ended.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,7 @@ pub fn run(
         locked,
         home,
         departure: Mutex::default(),
+        looks: Mutex::default(),
         broken: Mutex::default(),
         tells,
     });
@@ -106,6 +109,8 @@ pub fn run(
     let (asked, goes) = (shared.clone(), goings.clone());
     let going = move || goes.listen(&asked, &go);
     thread::Builder::new().name("go".into()).spawn(going)?;
+    let looking = shared.clone();
+    thread::Builder::new().name("look".into()).spawn(move || look(&looking))?;
     let asked = shared.clone();
     let changing = move || change(&asked, &again, &reread);
     thread::Builder::new().name("again".into()).spawn(changing)?;
@@ -149,11 +154,12 @@ fn change(shared: &Arc<Shared>, again: &UnixListener, reread: &Reread) {
 }
 
 fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
-    let (servers, budget) = reread()?;
+    let (servers, budget, policy) = reread()?;
     let subs: Vec<Sub> = servers.iter().map(|(_, sub)| *sub).collect();
     {
         let mut locked = shared.lock();
         let Locked { pager, ways, .. } = &mut *locked;
+        pager.follow(policy);
         let orders = pager.change(&subs, budget)?;
         for (way, (server, _)) in ways.iter_mut().zip(&servers) {
             way.is_over = server.is_over;

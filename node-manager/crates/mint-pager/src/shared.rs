@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mint_split::{DepartureView, Fifo, Frame, MemoryView, PageNo, SplitGuest};
+use mint_split::{DepartureView, Frame, LooksView, MemoryView, PageNo, Policy, SplitGuest};
 use mint_sys::Faults;
 
 use crate::file::GuestMemory;
@@ -18,7 +18,7 @@ use crate::pager::{Order, Pager, PagerError};
 use crate::qemu::Qemu;
 
 /// The pager of a guest whose memory is files.
-pub type FilePager = Pager<'static, GuestMemory, Fifo>;
+pub type FilePager = Pager<'static, GuestMemory, Policy<'static>>;
 
 /// A guest of this host.
 pub struct Home {
@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     pub home: Home,
     /// How far the guest is that goes; none of one that does not.
     pub departure: Mutex<Option<DepartureView>>,
+    /// What is known of the use of its pages; none: nothing.
+    pub looks: Mutex<Option<LooksView>>,
     /// Why the pager cannot go on.
     pub broken: Mutex<Option<PagerError>>,
     /// To who waits for faults, when it cannot.
@@ -134,6 +136,8 @@ impl Shared {
             filling_ns: ns(took.filling),
             lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
             servers: pager.servers().collect(),
+            policy: pager.victims().policy(),
+            looks: *self.looks.lock().unwrap_or_else(PoisonError::into_inner),
             arrival: None,
             departure: *self.departure.lock().unwrap_or_else(PoisonError::into_inner),
         }

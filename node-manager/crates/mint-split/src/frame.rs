@@ -11,7 +11,7 @@
 //! | 3 | what it is |
 //! | 4–7 | bytes of the payload |
 //! | 8–15 | the first page |
-//! | 16–19 | how many pages, or a reason |
+//! | 16–19 | how many pages, a reason, or what who begins understands: bit 0: [`Frame::Ages`] |
 //! | 20–27 | 0 |
 //! | 28–31 | CRC-32C of the payload, after that of bytes 0–27 |
 //!
@@ -36,6 +36,9 @@ const HELLO_BYTES: usize = 16 + 16 + 8 + 8;
 /// Pages whose words a frame brings, at most.
 pub const WORDS_MAX: usize = 64 << 10;
 const SUB_BYTES: usize = 2;
+/// Pages whose history a frame brings, at most.
+pub const AGES_MAX: usize = 256 << 10;
+const TAKES_AGES: u32 = 1;
 
 /// Of a page that a frame brings: its version, and whether it is all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +100,8 @@ pub struct Greeting {
     pub memory_bytes: u64,
     /// The start of the node that says so; none where that is not told.
     pub main: Option<NodeStart>,
+    /// It understands [`Frame::Ages`].
+    pub takes_ages: bool,
 }
 
 /// What is said.
@@ -133,6 +138,8 @@ pub enum Frame {
     Ready,
     /// The same: of pages that follow each other, the words of [`crate::Places`].
     Words(PageNo, Vec<u32>),
+    /// The same: of pages that follow each other, the bytes of [`crate::Ages`].
+    Ages(PageNo, Vec<u8>),
     /// The same: of all chunks, who has pages of it that are elsewhere; some at a time, from the
     /// chunk of this number on.
     Subs(u64, Vec<SubNo>),
@@ -209,14 +216,17 @@ enum Kind {
     Subs = 16,
     Final = 17,
     Taken = 18,
+    Ages = 19,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Self> {
-        use Kind::{Copy, Data, Drop, Final, Hello, In, Kept, List, Listed, Look, Missing, Out};
+        use Kind::{
+            Ages, Copy, Data, Drop, Final, Hello, In, Kept, List, Listed, Look, Missing, Out,
+        };
         use Kind::{Ready, Refused, Subs, Taken, Welcome, Words};
         let server = [Hello, Welcome, Out, Kept, In, Data, Missing, Drop, List, Listed, Refused];
-        let move_ = [Look, Copy, Ready, Words, Subs, Final, Taken];
+        let move_ = [Look, Copy, Ready, Words, Subs, Final, Taken, Ages];
         server.into_iter().chain(move_).find(|&kind| kind as u8 == number)
     }
 }
@@ -269,6 +279,10 @@ impl Header {
             Kind::Copy => self.pages(payload, Version(0)).map(Frame::Copy),
             Kind::Words => self.words(payload).map(|all| Frame::Words(self.first, all)),
             Kind::Subs => self.subs(payload).map(|all| Frame::Subs(self.first.0, all)),
+            Kind::Ages if usize::try_from(self.number) == Ok(payload.len()) => {
+                Ok(Frame::Ages(self.first, payload.to_vec()))
+            }
+            Kind::Ages => Err(FrameError::Payload),
             Kind::Ready => empty(Frame::Ready),
             Kind::Final => empty(Frame::Final),
             Kind::Taken => empty(Frame::Taken),
@@ -319,7 +333,9 @@ impl Header {
         let number =
             |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| payload[at + i]));
         let main = start(self.first.0);
-        Ok(Greeting { uuid, secret, epoch: number(32), memory_bytes: number(40), main })
+        let takes_ages = self.number & TAKES_AGES != 0;
+        let (epoch, memory_bytes) = (number(32), number(40));
+        Ok(Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages })
     }
 
     /// Pairs of a page's distance from the first, and its version.
@@ -368,6 +384,7 @@ impl Frame {
                 let payload = subs.iter().flat_map(|sub| sub.0.to_le_bytes()).collect();
                 (Kind::Subs, PageNo(*first), count(subs, WORDS_MAX)?, payload)
             }
+            Self::Ages(first, ages) => (Kind::Ages, *first, count(ages, AGES_MAX)?, ages.clone()),
             Self::Ready => (Kind::Ready, PageNo(0), 0, Vec::new()),
             Self::Final => (Kind::Final, PageNo(0), 0, Vec::new()),
             Self::Taken => (Kind::Taken, PageNo(0), 0, Vec::new()),
@@ -414,6 +431,9 @@ impl Frame {
             Self::Words(first, words) => {
                 first.0.checked_add(words.len() as u64).is_some_and(|end| end <= geometry.pages())
             }
+            Self::Ages(first, ages) => {
+                first.0.checked_add(ages.len() as u64).is_some_and(|end| end <= geometry.pages())
+            }
             Self::Subs(first, subs) => {
                 first.checked_add(subs.len() as u64).is_some_and(|end| end <= geometry.chunks())
             }
@@ -441,7 +461,8 @@ impl Greeting {
         payload.extend(self.secret);
         payload.extend(self.epoch.to_le_bytes());
         payload.extend(self.memory_bytes.to_le_bytes());
-        (kind, PageNo(number(self.main)), 0, payload)
+        let knows = if self.takes_ages { TAKES_AGES } else { 0 };
+        (kind, PageNo(number(self.main)), knows, payload)
     }
 }
 

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use mint_types::PagingPolicy;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Geometry, GeometryError, PAGE_BYTES};
@@ -128,6 +129,9 @@ pub struct SplitGuest {
     /// Where its QEMU has a monitor of ours; none: it does not move.
     #[serde(default)]
     pub monitor: Option<PathBuf>,
+    /// How its pager chooses what goes.
+    #[serde(default)]
+    pub policy: PagingPolicy,
 }
 
 /// A guest that comes: what its new host is told beforehand.
@@ -217,12 +221,29 @@ pub struct MemoryView {
     pub lost_pages: u64,
     /// Each memory server, in the guest's order of them.
     pub servers: Vec<ServerView>,
+    /// How its pager chooses what goes.
+    #[serde(default)]
+    pub policy: PagingPolicy,
+    /// What is known of the use of its pages; none: nothing, as the kernel does not tell.
+    #[serde(default)]
+    pub looks: Option<LooksView>,
     /// While it comes from another host.
     #[serde(default)]
     pub arrival: Option<ArrivalView>,
     /// While it goes to another host.
     #[serde(default)]
     pub departure: Option<DepartureView>,
+}
+
+/// What a pager knows of the use of its guest's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LooksView {
+    /// How often it has looked at all that is here, since it began.
+    pub count: u64,
+    /// How long that took, in all.
+    pub took_ns: u64,
+    /// Pages that were used in the last eight periods, or since the hand of the clock was there.
+    pub used_pages: u64,
 }
 
 /// How far a guest is that goes to another host.

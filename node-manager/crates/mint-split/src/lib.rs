@@ -3,10 +3,11 @@
 //!
 //! The *main* host runs the guest; *sub* hosts keep pages of it that the main host has no room
 //! for. A page is at one of them alone. This crate is the part of that which touches nothing:
-//! [`Geometry`] (pages and chunks, 4-4), [`Places`] (the location database, 4-1), [`Victims`]
-//! (which chunk goes next), [`Frame`] (what main and sub say to each other, 4-2), and
+//! [`Geometry`] (pages and chunks, 4-4), [`Places`] (the location database, 4-1), [`Ages`] (when
+//! each page was used, 4-3), [`Policy`] (which chunk goes next, 4-5), [`Frame`] (what main and sub say to each other, 4-2), and
 //! [`SplitGuest`] (what the processes of a host are told of a guest). Section numbers are those of the S-memV paper.
 
+mod ages;
 pub mod files;
 mod frame;
 mod geometry;
@@ -15,18 +16,19 @@ mod places;
 mod victims;
 mod wire;
 
+pub use ages::{Ages, AgesError};
 pub use frame::{
-    Entry, Frame, FrameError, Greeting, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages, Reason,
-    WORDS_MAX,
+    AGES_MAX, Entry, Frame, FrameError, Greeting, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages,
+    Reason, WORDS_MAX,
 };
 pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
 };
 pub use guest::{
-    Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, MemoryView, NodeStart,
-    PagerAnswer, PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid,
+    Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, LooksView, MemoryView,
+    NodeStart, PagerAnswer, PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid,
     limit_bytes, whole_bytes,
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
-pub use victims::{Fifo, Victims};
+pub use victims::{Fifo, Policy, Victims};
 pub use wire::{HearError, hear, say};

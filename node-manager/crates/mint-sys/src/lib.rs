@@ -30,7 +30,7 @@ pub use inherit::inherited;
 pub use intent::{IntentContent, IntentHolder, IntentLimits, IntentSlot};
 pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
-pub use memory::{MEMORY_DEVICE, MemoryDevice, TAKE_MAX};
+pub use memory::{ACCESSED_MAX, MEMORY_DEVICE, MemoryDevice, TAKE_MAX};
 pub use process::kill_process_group;
 pub use reboot::leave_machine;
 pub use shared::{Plain, shared_words};

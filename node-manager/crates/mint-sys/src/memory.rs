@@ -12,6 +12,9 @@ pub const MEMORY_DEVICE: &str = "/dev/mint-memory";
 /// Pages that go at once, at most.
 pub const TAKE_MAX: u32 = 512;
 
+/// Pages whose use is told at once, at most.
+pub const ACCESSED_MAX: u32 = 32768;
+
 /// The device. Root's.
 #[derive(Debug)]
 pub struct MemoryDevice(File);
@@ -38,6 +41,14 @@ struct HolesArgument {
     stay: u32,
 }
 
+#[repr(C)]
+struct AccessedArgument {
+    pidfd: i32,
+    count: u32,
+    address: u64,
+    bits: u64,
+}
+
 /// Direction, size, type and number as in <asm-generic/ioctl.h>.
 const fn request<T>(direction: u64, number: u64) -> u64 {
     direction << 30 | (size_of::<T>() as u64) << 16 | (b'm' as u64) << 8 | number
@@ -47,7 +58,10 @@ const TAKE: u64 = request::<TakeArgument>(3, 0x40);
 const FAULTS: u64 = request::<FaultsArgument>(1, 0x41);
 const HOLES: u64 = request::<HolesArgument>(1, 0x42);
 
+const ACCESSED: u64 = request::<AccessedArgument>(1, 0x43);
+
 const _: () = assert!(size_of::<TakeArgument>() == 88);
+const _: () = assert!(size_of::<AccessedArgument>() == 24);
 
 impl MemoryDevice {
     /// Opens it.
@@ -104,6 +118,34 @@ impl MemoryDevice {
     pub fn holes_stay(&self, file: &File, stay: bool) -> io::Result<()> {
         let mut argument = HolesArgument { file: file.as_raw_fd(), stay: stay.into() };
         self.call(HOLES, &mut argument).map(drop)
+    }
+
+    /// Which of so many pages from an address on another process, or a KVM guest in it, has used
+    /// since this was asked last: a bit for each, the lowest of the first word first. This process
+    /// may ptrace it.
+    ///
+    /// # Errors
+    /// When there is no such process, or the kernel does not tell (`ENOTTY`).
+    pub fn accessed(
+        &self,
+        process: BorrowedFd<'_>,
+        address: u64,
+        count: u32,
+    ) -> io::Result<Vec<u64>> {
+        let words = usize::try_from(count.min(ACCESSED_MAX).div_ceil(64)).unwrap_or_default();
+        let mut bits = vec![0_u64; words];
+        let mut argument = AccessedArgument {
+            pidfd: process.as_raw_fd(),
+            count: count.min(ACCESSED_MAX),
+            address,
+            bits: bits.as_mut_ptr().expose_provenance() as u64,
+        };
+        // SAFETY: the device is open for as long as `self` lives; `argument` is of the size that is
+        // part of the request, and has the address of `bits` alone, which nobody else has and which
+        // has a bit for each of the pages that the kernel writes one for, in whole words.
+        let result =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), ACCESSED, std::ptr::from_mut(&mut argument)) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bits) }
     }
 
     /// The descriptor.

@@ -11,12 +11,14 @@ use rustix::fs::{FlockOperation, flock};
 
 mod sealed {
     pub trait Sealed {}
+    impl Sealed for u8 {}
     impl Sealed for u16 {}
     impl Sealed for u32 {}
 }
 
 /// What any bytes are a value of.
 pub trait Plain: sealed::Sealed + Copy {}
+impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for u32 {}
 

@@ -11,6 +11,7 @@ mod memory;
 mod node;
 mod operation;
 mod pages;
+mod paging;
 mod pin;
 mod plan;
 mod refusal;
@@ -28,6 +29,7 @@ pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, par
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use operation::{Asker, OperationId, OperationKind, OperationState};
 pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};
+pub use paging::{PagingPolicy, ParsePolicyError};
 pub use pin::{GuestThread, PinChange};
 pub use plan::{NodeSpec, Plan, RestartPolicy, Step};
 pub use refusal::{Refusal, RefusalCode};

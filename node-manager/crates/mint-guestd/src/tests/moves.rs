@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use super::memory::{Store, UUID, files as put_files, split, tell, until};
 use super::*;
 use crate::{memory, moves};
+use mint_types::PagingPolicy;
 
 const MONITOR: &str = "<qemu:commandline xmlns:qemu='q'><qemu:arg value='-qmp'/>\
                        <qemu:arg value='unix:/run/mint/qmp/big,server=on,wait=off'/>\
@@ -34,6 +35,7 @@ fn arrival() -> Arrival {
         servers: Vec::new(),
         main: None,
         monitor: Some("/run/mint/qmp/big".into()),
+        policy: PagingPolicy::Clock,
     };
     let source = Source { address: "10.0.0.9:4000".parse().unwrap(), secret: [3; 16] };
     Arrival { guest, source }

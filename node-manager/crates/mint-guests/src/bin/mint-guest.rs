@@ -9,6 +9,7 @@ use clap::Parser;
 use mint_guests::demo_guest::{DemoGuest, Until};
 use mint_guests::facts::Facts;
 use mint_guests::{Failure, cli, tools};
+use mint_types::PagingPolicy;
 
 const PROGRAM: &str = "mint-guest";
 
@@ -36,6 +37,9 @@ struct Cli {
     /// Chunks that pages of a split memory go and come by.
     #[arg(long, value_name = "SIZE", default_value = mint_guests::split::CHUNK, requires = "split")]
     chunk: String,
+    /// How its pager chooses what goes to other hosts: aging, clock, fifo, random, address.
+    #[arg(long, value_name = "POLICY", default_value_t, requires = "split")]
+    policy: PagingPolicy,
     /// CPUs of the node for its vCPUs, in this order (default: the node's, the first last).
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pin: Option<String>,
@@ -95,6 +99,7 @@ impl Cli {
             memory: self.memory,
             split: self.split,
             chunk: self.chunk,
+            policy: self.policy,
             pin: self.pin,
             kernel: self.kernel,
             initrd: self.initrd,

@@ -10,8 +10,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use mint_split::{Fifo, Greeting, Places, Server, Source, files, hear};
+use mint_split::{Ages, Greeting, Places, Policy, Server, Source, files, hear};
 use mint_sys::{Faults, MemoryDevice, shared_words};
+use mint_types::PagingPolicy;
 use tempfile::TempDir;
 
 use super::*;
@@ -76,6 +77,7 @@ impl Host {
             }],
             main: None,
             monitor: Some(self.folder.path().join("qmp")),
+            policy: PagingPolicy::Aging,
         }
     }
 
@@ -138,7 +140,10 @@ fn leaves(host: &Host) -> Shared {
     };
     let budget = Budget { pages: 2 * PAGES, leaving_pages: 64 };
     let sub = crate::Sub { limit_pages: 0, leaves: true };
-    let pager = Pager::new(places, memory, Fifo::new(128), budget, &[sub]).unwrap();
+    let mut ages = ages();
+    ages.take(PageNo(5), &[0x41]);
+    let policy = Policy::new(PagingPolicy::Aging, ages);
+    let pager = Pager::new(places, memory, policy, budget, &[sub]).unwrap();
     let (waiting, waited, waits) = Default::default();
     let locked = Locked { pager, ways: Vec::new(), looks: false, waiting, waited, waits };
     let home = Home {
@@ -152,9 +157,16 @@ fn leaves(host: &Host) -> Shared {
         locked: Mutex::new(locked),
         home,
         departure: Mutex::default(),
+        looks: Mutex::default(),
         broken: Mutex::default(),
         tells,
     }
+}
+
+fn ages() -> Ages<'static> {
+    let geometry = Geometry::new(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES).unwrap();
+    let bytes = vec![0; usize::try_from(PAGES).unwrap()];
+    Ages::open(geometry, Box::leak(bytes.into_boxed_slice())).unwrap()
 }
 
 fn write(memory: &mut [u32], page: usize, value: u32) {
@@ -173,7 +185,7 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
     let coming =
         Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
-    let mut there = places();
+    let (mut there, mut used) = (places(), ages());
     // a process of its own looks at a page before it is the guest's
     let looks = to.memory.as_ptr().addr();
     assert_eq!(looks as u64, to.base);
@@ -192,17 +204,18 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
         });
         let given = scope.spawn(|| {
             let (stream, _) = listener.accept().unwrap();
-            let Frame::Hello(Greeting { secret, epoch, .. }) = hear(&mut &stream).unwrap() else {
+            let Frame::Hello(greeting) = hear(&mut &stream).unwrap() else {
                 panic!("no hello");
             };
+            let Greeting { secret, epoch, takes_ages, .. } = greeting;
             assert_eq!((secret, epoch), ([9; 16], 2));
             say(&stream, &Frame::Welcome).unwrap();
             let stop = Stop::default();
             let mut giving = Giving::new(&shared, &stop, None);
-            assert_eq!(giving.give(&stream).unwrap(), Given::All);
+            assert_eq!(giving.give(&stream, takes_ages).unwrap(), Given::All);
             assert_eq!(hear(&mut &stream).unwrap(), Frame::Taken);
         });
-        assert!(coming.take(&mut there, &to.process, status).unwrap());
+        assert!(coming.take(&mut there, &mut used, &to.process, status).unwrap());
         given.join().unwrap();
     });
     assert!(shared.lock().pager.is_held());
@@ -210,6 +223,7 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
     assert!(told.rounds > 0 && told.sent_pages > TOUCHED as u64, "{told:?}");
     assert!(to.bytes() == from.bytes(), "what is there is not what was here");
     assert!(folder.join(files::HAS_ALL).exists());
+    assert_eq!(used.told(PageNo(4), 3), [0, 0x41, 0]);
     let counts = there.counts();
     assert_eq!((counts.local, counts.remote), (TOUCHED as u64, 2));
     assert_eq!(counts.virgin, PAGES - counts.local - 2);
@@ -277,7 +291,7 @@ fn what_came_before_a_connection_broke_is_not_the_guests() {
         Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let mut places = places();
-    assert!(coming.take(&mut places, &to.process, status).unwrap());
+    assert!(coming.take(&mut places, &mut ages(), &to.process, status).unwrap());
     let said = talks.join().unwrap();
     assert_eq!(said, [None, None, None, Some(Frame::Taken)]);
     let page = |page: usize| to.bytes()[page * PAGE];
@@ -285,7 +299,7 @@ fn what_came_before_a_connection_broke_is_not_the_guests() {
     assert_eq!((places.counts().local, places.counts().remote), (2, 1));
     // its last host is not asked again
     let status = UnixListener::bind(folder.join("again.sock")).unwrap();
-    assert!(coming.take(&mut places, &to.process, status).unwrap());
+    assert!(coming.take(&mut places, &mut ages(), &to.process, status).unwrap());
     drop(to.qemu);
 }
 
@@ -301,7 +315,7 @@ fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let (mut places, qemu, process) = (places(), to.qemu, &to.process);
     std::thread::scope(|scope| {
-        let taken = scope.spawn(|| coming.take(&mut places, process, status));
+        let taken = scope.spawn(|| coming.take(&mut places, &mut ages(), process, status));
         let failed = || {
             let asked = UnixStream::connect(folder.join("pager.sock")).unwrap();
             let view: mint_split::MemoryView = serde_json::from_reader(asked).unwrap();

@@ -20,7 +20,14 @@ fn pages() -> Pages {
 }
 
 fn greeting(main: Option<NodeStart>) -> Greeting {
-    Greeting { uuid: [1; 16], secret: [2; 16], epoch: 1 << 40, memory_bytes: 3 << 40, main }
+    Greeting {
+        uuid: [1; 16],
+        secret: [2; 16],
+        epoch: 1 << 40,
+        memory_bytes: 3 << 40,
+        main,
+        takes_ages: main.is_some(),
+    }
 }
 
 fn all() -> Vec<Frame> {
@@ -44,6 +51,7 @@ fn all() -> Vec<Frame> {
         Frame::Copy(pages()),
         Frame::Ready,
         Frame::Words(PageNo(7 << 32), vec![0, u32::MAX, 5]),
+        Frame::Ages(PageNo(7 << 32), vec![0, 255, 128]),
         Frame::Subs(1 << 40, vec![SubNo(0), SubNo(u16::MAX)]),
         Frame::Final,
         Frame::Taken,
@@ -139,12 +147,15 @@ fn pages_of_another_guest_or_of_two_chunks_do_not_fit() {
 #[test]
 fn words_beyond_a_guest_do_not_fit() {
     let geometry = Geometry::new(8 * PAGE_BYTES, 4 * PAGE_BYTES).unwrap();
+    assert!(Frame::Ages(PageNo(6), vec![1, 1]).fits(geometry));
+    assert!(!Frame::Ages(PageNo(7), vec![1, 1]).fits(geometry));
     assert!(Frame::Words(PageNo(6), vec![1, 1]).fits(geometry));
     assert!(!Frame::Words(PageNo(7), vec![1, 1]).fits(geometry));
     assert!(!Frame::Words(PageNo(u64::MAX), vec![1, 1]).fits(geometry));
     assert!(Frame::Subs(0, vec![SubNo(1); 2]).fits(geometry));
     assert!(!Frame::Subs(1, vec![SubNo(1); 2]).fits(geometry));
     assert_eq!(Frame::Words(PageNo(0), vec![0; WORDS_MAX + 1]).bytes(), None);
+    assert_eq!(Frame::Ages(PageNo(0), vec![0; AGES_MAX + 1]).bytes(), None);
 }
 
 proptest! {

@@ -28,7 +28,14 @@ fn lease(limit_pages: u64) -> Lease {
 }
 
 fn greeting(epoch: u64) -> Greeting {
-    Greeting { uuid: UUID, secret: SECRET, epoch, memory_bytes: MEMORY, main: None }
+    Greeting {
+        uuid: UUID,
+        secret: SECRET,
+        epoch,
+        memory_bytes: MEMORY,
+        main: None,
+        takes_ages: false,
+    }
 }
 
 fn end(secret: [u8; 16], epoch: Option<u64>) -> LeaseEnd {
@@ -200,8 +207,14 @@ fn main_host_that_may_not_is_told_why() {
     let server = server(100);
     let hello = |uuid, secret, epoch, memory_bytes| {
         let main = Main::connect(&server);
-        let answer =
-            main.ask(&Frame::Hello(Greeting { uuid, secret, epoch, memory_bytes, main: None }));
+        let answer = main.ask(&Frame::Hello(Greeting {
+            uuid,
+            secret,
+            epoch,
+            memory_bytes,
+            main: None,
+            takes_ages: false,
+        }));
         assert!(answer == Frame::Welcome || main.is_over());
         answer
     };

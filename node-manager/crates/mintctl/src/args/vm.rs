@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use mint_types::parse_bytes;
+use mint_types::{PagingPolicy, parse_bytes};
 
 /// `vm …`. A guest is looked for on all nodes.
 #[derive(Subcommand, Debug)]
@@ -60,6 +60,9 @@ pub enum VmCommand {
         /// be the one that it is on.
         #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…")]
         split: Option<String>,
+        /// How its pager chooses what goes to other nodes: aging, clock, fifo, random, address
+        #[arg(long, value_name = "POLICY", requires = "split")]
+        policy: Option<PagingPolicy>,
     },
     /// Bring all memory of a running guest that is split over several nodes to one
     ///

@@ -96,6 +96,7 @@ impl Evacuated {
             post_copy_after_s: None,
             merge: false,
             split: None,
+            policy: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

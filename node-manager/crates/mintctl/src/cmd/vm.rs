@@ -17,6 +17,7 @@ use super::vm_view::{evacuated, moved, show, table, tell};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::print_json;
+use mint_types::PagingPolicy;
 
 /// A guest whose console has ended is looked for on other nodes for so long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(10);
@@ -39,8 +40,10 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate { args, split } => migrate(context, args, false, split).await,
-        VmCommand::Merge(args) => migrate(context, args, true, None).await,
+        VmCommand::Migrate { args, split, policy } => {
+            migrate(context, args, false, split, policy).await
+        }
+        VmCommand::Merge(args) => migrate(context, args, true, None, None).await,
         VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
 }
@@ -129,6 +132,7 @@ async fn migrate(
     args: MigrateArgs,
     merge: bool,
     split: Option<String>,
+    policy: Option<PagingPolicy>,
 ) -> Outcome {
     check(&args.how)?;
     let request = MigrateRequest {
@@ -141,6 +145,7 @@ async fn migrate(
         post_copy_after_s: args.how.post_copy_after,
         merge,
         split,
+        policy,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -62,12 +62,17 @@ fn row(host: &VmMemoryHost, chunk_bytes: u64) -> [String; 5] {
 
 fn words(memory: &VmMemory) -> Vec<String> {
     let VmMemory { name, faults, page_ins, page_outs, .. } = memory;
+    let used = match memory.used_bytes {
+        Some(bytes) => format!("{} used lately", format_bytes(bytes)),
+        None => "nothing is known of its use".to_owned(),
+    };
     let mut lines = vec![
         format!(
-            "vm {name}: {} of {} are elsewhere, {} untouched",
+            "vm {name}: {} of {} are elsewhere, {} untouched; {used}; policy {}",
             format_bytes(memory.elsewhere_bytes + memory.coming_bytes),
             format_bytes(memory.memory_bytes),
-            format_bytes(memory.untouched_bytes)
+            format_bytes(memory.untouched_bytes),
+            memory.policy
         ),
         format!("{faults} faults, {page_ins} pages came, {page_outs} went since its pager began"),
     ];
@@ -97,7 +102,7 @@ fn since(before: &VmMemory, now: &VmMemory) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mint_types::NodeId;
+    use mint_types::{NodeId, PagingPolicy};
 
     use super::*;
 
@@ -116,6 +121,8 @@ mod tests {
             memory_bytes: 1 << 30,
             main_bytes: 256 << 20,
             chunk_bytes: 64 << 10,
+            policy: PagingPolicy::Aging,
+            used_bytes: Some(100 << 20),
             untouched_bytes: 512 << 20,
             here_bytes: 255 << 20,
             leaving_bytes: 1 << 20,
@@ -141,10 +148,12 @@ mod tests {
         assert_eq!(
             words(&memory),
             [
-                "vm big: 256M of 1G are elsewhere, 512M untouched",
+                "vm big: 256M of 1G are elsewhere, 512M untouched; 100M used lately; policy aging",
                 "10 faults, 20 pages came, 30 went since its pager began"
             ]
         );
+        let blind = VmMemory { used_bytes: None, ..memory.clone() };
+        assert!(words(&blind)[0].ends_with("; nothing is known of its use; policy aging"));
         let lost = VmMemory { lost_bytes: 4096, ..memory.clone() };
         assert!(words(&lost)[2].starts_with("4K are lost"));
         let later =

@@ -216,6 +216,7 @@ fn move_in_which_mintd_died_is_told_as_one_that_went_on() {
             post_copy_after_s: None,
             merge: false,
             split: None,
+            policy: None,
         };
         let id = {
             let ops = journal(folder.path(), 42);

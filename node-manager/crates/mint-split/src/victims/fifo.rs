@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which chunk is taken out next (4-5).
+//! What came first goes first.
 
 use std::collections::VecDeque;
 
+use super::order::Victims;
 use crate::geometry::ChunkNo;
-
-/// A policy. It is told what comes, and asked what goes.
-pub trait Victims {
-    /// Pages of this chunk have come; it may have some already.
-    fn came(&mut self, chunk: ChunkNo);
-
-    /// The next one that goes; none if none is known. One that could not go is told as one that
-    /// has come.
-    fn next(&mut self) -> Option<ChunkNo>;
-}
 
 /// First in, first out: knows nothing of what is used. What has come last goes last, so that
 /// who waited for it has its turn.
@@ -31,6 +22,13 @@ impl Fifo {
     #[must_use]
     pub fn new(chunks: usize) -> Self {
         Self { order: VecDeque::new(), last: vec![0; chunks], comings: 0 }
+    }
+
+    /// A chunk does not go any more.
+    pub(super) fn forget(&mut self, chunk: ChunkNo) {
+        if let Some(last) = self.last(chunk) {
+            *last = 0;
+        }
     }
 
     fn last(&mut self, chunk: ChunkNo) -> Option<&mut u64> {
