@@ -162,6 +162,9 @@ pub struct MigrateRequest {
     /// With that: how its pager chooses what goes to other hosts from now on; nothing: as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PagingPolicy>,
+    /// With that: hosts that have each page that its main host has not, 1 or 2; nothing: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.

@@ -59,7 +59,7 @@ pub struct VmMemory {
 }
 
 /// What a node keeps of guests that other nodes run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeKeeps {
     /// How many guests have something there.
     pub guests: u64,
@@ -67,6 +67,18 @@ pub struct NodeKeeps {
     pub kept_bytes: u64,
     /// What it has promised to keep at most.
     pub limit_bytes: u64,
+    /// Of those that another node has the same of, how much that may not have yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<KeptMirror>,
+}
+
+/// A copy of what a node keeps of a guest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KeptMirror {
+    /// The guest's UUID.
+    pub uuid: String,
+    /// What it may not have yet.
+    pub behind_bytes: u64,
 }
 
 /// A host that keeps memory of a guest that another one runs.
@@ -80,4 +92,10 @@ pub struct VmMemoryHost {
     pub chunks: u64,
     /// Whether the guest's pager can talk with it.
     pub is_connected: bool,
+    /// Node that has the same; nothing: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
+    /// What that may not have yet; nothing where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror_behind_bytes: Option<u64>,
 }

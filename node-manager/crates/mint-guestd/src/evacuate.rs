@@ -204,6 +204,7 @@ impl Places {
                 merge: false,
                 split: None,
                 policy: None,
+                copies: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

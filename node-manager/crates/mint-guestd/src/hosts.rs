@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeView};
-use mint_split::{Lease, LeaseEnd, NodeStart, SplitGuest, files};
+use mint_split::{LeaseEnd, NodeStart, Server, SplitGuest, files};
 use mint_types::{NodeState, Refusal, RefusalCode};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
@@ -17,7 +17,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
-use crate::memory::{ask, failed, host, known, lease, named, random_secret, runs, text, write};
+use crate::memory::{
+    ask, failed, host, kept_lease, known, lease, named, random_secret, runs, text, write,
+};
+use crate::mirrors;
 use crate::pagers::view;
 
 /// For a pager, which may be starting, to read its guest's memory servers again.
@@ -46,10 +49,15 @@ pub(crate) async fn leave(
     let nodes = app.nodes().await?;
     let gone = |to| KeptGone { name: guest.name.clone(), uuid: vm.clone(), to };
     let of_host = |name: &str| is_node(&nodes, name, from.host.as_u32());
-    let server = guest.servers.iter().position(|server| !server.leaves && of_host(&server.node));
-    let Some(number) = server else { return Ok(gone(None)) };
     let here = app.here().await?;
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    if let Some(node) = nodes.iter().find(|node| node.id == from.host) {
+        if let Some(to) = leave_copy(app, &folder, &guest, node, &nodes, main).await? {
+            return Ok(gone(Some(to)));
+        }
+    }
+    let server = guest.servers.iter().position(|server| !server.leaves && of_host(&server.node));
+    let Some(number) = server else { return Ok(gone(None)) };
     let mut refusals = Vec::new();
     for node in &nodes {
         if node.is_self || node.id == from.host || node.state != NodeState::Running {
@@ -73,6 +81,60 @@ pub(crate) async fn leave(
         refusals.push(refusal);
     }
     Err(ErrorBody::refused(refusals))
+}
+
+/// A node that has one of two copies of something keeps none any more. Gives which node has the
+/// other one; none if it has no copy.
+async fn leave_copy(
+    app: &App,
+    folder: &Path,
+    guest: &SplitGuest,
+    from: &NodeView,
+    nodes: &[NodeView],
+    main: NodeStart,
+) -> Result<Option<String>, ErrorBody> {
+    let its = |name: &str| is_node(nodes, name, from.id.as_u32());
+    let has_copy = |server: &Server| {
+        server.mirror.as_ref().is_some_and(|mirror| its(&mirror.node) || its(&server.node))
+    };
+    let Some(number) = guest.servers.iter().position(has_copy) else { return Ok(None) };
+    let server = &guest.servers[number];
+    let Some(mirror) = &server.mirror else { return Ok(None) };
+    let left = NodeStart { node: from.id.as_u32(), boots: from.boots };
+    let mut new = guest.clone();
+    new.left.push(left);
+    let stays = match its(&mirror.node) {
+        true => Server { mirror: None, ..server.clone() },
+        false => mirrors::promoted(app, guest, server, mirror, nodes, main).await?,
+    };
+    new.servers[number] = stays.clone();
+    // another one first, if there is a node for it; else there is one copy until there is
+    match mirrors::find(app, &new, &stays, nodes, main).await {
+        Ok(mirror) => new.servers[number].mirror = Some(mirror),
+        Err(error) => {
+            info!(guest = guest.name, %error, "has one copy until another node has room");
+            mirrors::tell(app, &new, &stays, nodes, main).await?;
+        }
+    }
+    let cannot =
+        |error| failed(format_args!("cannot change hosts of guest {}: {error}", guest.name));
+    write(folder, &new).map_err(cannot)?;
+    if !its(&mirror.node) {
+        read_again(folder, &new).await;
+    }
+    let path = path_of(None, from.id);
+    let secret = if its(&mirror.node) { mirror.at.secret } else { server.secret };
+    let end = LeaseEnd { uuid: guest.uuid, secret, epoch: Some(guest.epoch) };
+    let ended: Result<Value, ClientError> =
+        app.mintd.post(&format!("{path}/leases/end"), &end).await;
+    ended.map_err(client_error)?;
+    info!(
+        guest = guest.name,
+        from = from.name,
+        to = stays.node,
+        "one copy has gone, the other stays"
+    );
+    Ok(Some(stays.node))
 }
 
 /// A guest of that UUID, as its file says now, with its folder.
@@ -126,7 +188,7 @@ async fn change(
     let lease = match keeps_some.and_then(|at| guest.servers.get(at)) {
         Some(server) => {
             let limit_bytes = server.limit_bytes.saturating_add(moved_bytes);
-            Lease { stays: true, ..lease(guest, server.secret, limit_bytes, main) }
+            kept_lease(guest, server, limit_bytes, main)
         }
         None => lease(guest, random_secret()?, moved_bytes, main),
     };
@@ -194,6 +256,19 @@ pub(crate) async fn reread(folder: &Path) -> Result<(), Unread> {
     }
 }
 
+/// A guest's pager talks to those that its file names now.
+pub(crate) async fn read_again(folder: &Path, guest: &SplitGuest) {
+    let end = Instant::now() + READ_WITHIN;
+    while let Err(error) = reread(folder).await {
+        if Instant::now() >= end {
+            // its successor reads the same
+            warn!(guest = guest.name, ?error, "its pager does not read its memory servers again");
+            return;
+        }
+        sleep(AGAIN).await;
+    }
+}
+
 /// Looks for hosts that keep nothing of a guest any more, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
@@ -233,6 +308,7 @@ async fn settle(app: &Arc<App>, uuid: &str) {
             Err(_) => Ok(Value::Null),
         };
         match ended.map_err(client_error) {
+            // its mirror is forgotten with it
             Ok(_) => server.limit_bytes = 0,
             Err(error) => warn!(guest = guest.name, node = server.node, %error, "a lease goes on"),
         }
@@ -245,12 +321,5 @@ async fn settle(app: &Arc<App>, uuid: &str) {
         return;
     }
     info!(guest = guest.name, "a host keeps nothing of it any more");
-    let end = Instant::now() + READ_WITHIN;
-    while let Err(error) = reread(&folder).await {
-        if Instant::now() >= end {
-            warn!(guest = guest.name, ?error, "its pager goes on asking that host");
-            return;
-        }
-        sleep(AGAIN).await;
-    }
+    read_again(&folder, &new).await;
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    ClientError, ErrorBody, ErrorCode, EvacuateResult, HostLeaves, KeptGone, Line, NodeKeeps,
-    NodeView, STORE_PORT,
+    ClientError, ErrorBody, ErrorCode, EvacuateResult, HostLeaves, KeptGone, KeptMirror, Line,
+    NodeKeeps, NodeView, STORE_PORT,
 };
 use mint_serve::lines::Lines;
-use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, ServerAddress};
+use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, PAGE_BYTES, ServerAddress};
 use mint_types::{Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -60,8 +60,12 @@ pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, Error
         ErrorBody::new(ErrorCode::Failed, text)
     })?;
     info!(limit = format_bytes(lease.limit_bytes), node = lease.main.node, "a lease");
-    app.store.post::<Value>(PATH, &lease).await.map_err(store_error)?;
-    Ok(ServerAddress { address: SocketAddr::new(address, STORE_PORT) })
+    let given = app.store.post::<Value>(PATH, &lease).await.map_err(store_error)?;
+    Ok(ServerAddress {
+        address: SocketAddr::new(address, STORE_PORT),
+        start: Some(NodeStart { node: here.id.as_u32(), boots: here.boots }),
+        mirrors: lease.mirror.is_some() && given.get("mirrors") == Some(&Value::Bool(true)),
+    })
 }
 
 /// A lease is not wanted any more; none there is no error.
@@ -153,7 +157,13 @@ pub(crate) async fn keeps(app: &App) -> Result<NodeKeeps, ErrorBody> {
         guests: given.iter().filter(|lease| lease.kept_bytes > 0).count() as u64,
         kept_bytes: sum(|lease| lease.kept_bytes),
         limit_bytes: sum(|lease| lease.limit_bytes),
+        mirrors: given.iter().filter_map(mirror).collect(),
     })
+}
+
+fn mirror(lease: &LeaseView) -> Option<KeptMirror> {
+    let behind_bytes = lease.mirror?.behind_pages.saturating_mul(PAGE_BYTES);
+    Some(KeptMirror { uuid: text(&lease.uuid), behind_bytes })
 }
 
 async fn list(app: &App) -> Result<Vec<LeaseView>, ErrorBody> {

@@ -12,15 +12,13 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ClientError, ErrorBody, ErrorCode, NodeView, VmMemory, VmMemoryHost};
+use mint_api::{ClientError, ErrorBody, ErrorCode, VmMemory, VmMemoryHost};
 use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_guests::split::monitor;
 use mint_split::{
-    Lease, LeaseEnd, NodeStart, PAGE_BYTES, PagerCall, Server, ServerAddress, SplitGuest, Uuid,
-    files, limit_bytes, whole_bytes,
+    LeaseEnd, NodeStart, PAGE_BYTES, PagerCall, SplitGuest, Uuid, files, limit_bytes, whole_bytes,
 };
-use mint_types::{Refusal, RefusalCode};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -28,9 +26,11 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::app::{App, client_error, path_of};
+use crate::app::{App, client_error};
 use crate::journal::Side;
+use crate::mirrors;
 use crate::pagers::{call, view};
+pub(crate) use crate::servers::{ask, failed, host, kept_lease, lease, named, random_secret, text};
 
 /// Folder with one folder for each guest's QEMU, in the tmpfs that its memory is in.
 const FOLDER: &str = "/run/mint/ram/guests";
@@ -52,10 +52,6 @@ pub(crate) enum Begin {
     Adopt,
     /// A guest that comes from another host.
     Come,
-}
-
-pub(crate) fn failed(text: impl std::fmt::Display) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Failed, text)
 }
 
 pub(crate) fn unreadable(error: &dyn std::error::Error) -> ErrorBody {
@@ -91,6 +87,8 @@ pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
         main: Some(main),
         monitor: monitor(xml).map(PathBuf::from),
         policy: split.policy,
+        copies: split.copies,
+        left: Vec::new(),
     };
     let begun = begin_with(app, &mut guest, &split, main).await;
     if begun.is_err() {
@@ -113,84 +111,18 @@ async fn begin_with(
         let path = host(&nodes, &share.node)?;
         guest.servers.push(ask(app, &path, &share.node, &lease).await?);
     }
+    for number in 0..guest.servers.len() {
+        if guest.copies > 1 {
+            let mirror = mirrors::find(app, guest, &guest.servers[number], &nodes, main).await?;
+            guest.servers[number].mirror = Some(mirror);
+        }
+    }
     let folder = folder(app, guest);
     write(&folder, guest)
         .map_err(|error| failed(format_args!("cannot write {}: {error}", folder.display())))?;
     start_keeper(app, guest, &folder, Begin::Start).await?;
     info!(guest = guest.name, qemu = guest.qemu, "its memory is split");
     Ok(())
-}
-
-/// A memory server with a lease.
-///
-/// # Errors
-/// When the node, whose path that is, gives none: it has none then, also if its answer was lost.
-pub(crate) async fn ask(
-    app: &App,
-    path: &str,
-    node: &str,
-    lease: &Lease,
-) -> Result<Server, ErrorBody> {
-    match app.mintd.post::<ServerAddress>(&format!("{path}/leases"), lease).await {
-        Ok(given) => Ok(Server {
-            node: node.to_owned(),
-            address: given.address,
-            secret: lease.secret,
-            limit_bytes: lease.limit_bytes,
-            leaves: false,
-        }),
-        Err(error) => {
-            if !lease.stays {
-                let end =
-                    LeaseEnd { uuid: lease.uuid, secret: lease.secret, epoch: Some(lease.epoch) };
-                _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
-            }
-            Err(client_error(error))
-        }
-    }
-}
-
-/// What a memory server wants to hear of a guest.
-pub(crate) fn random_secret() -> Result<[u8; 16], ErrorBody> {
-    let mut secret = [0; 16];
-    let random = fs::File::open("/dev/urandom").and_then(|mut random| {
-        use std::io::Read;
-        random.read_exact(&mut secret)
-    });
-    random.map_err(|error| failed(format_args!("no random numbers: {error}")))?;
-    Ok(secret)
-}
-
-/// A lease for a guest of this node, which began to run at that start.
-pub(crate) fn lease(
-    guest: &SplitGuest,
-    secret: [u8; 16],
-    limit_bytes: u64,
-    main: NodeStart,
-) -> Lease {
-    let SplitGuest { uuid, epoch, memory_bytes, .. } = *guest;
-    Lease { uuid, secret, epoch, memory_bytes, limit_bytes, main, stays: false }
-}
-
-/// The node that a user calls so.
-pub(crate) fn named<'a>(nodes: &'a [NodeView], name: &str) -> Option<&'a NodeView> {
-    nodes.iter().find(|node| node.name == name || node.id.to_string() == name)
-}
-
-/// Path of a node that is to keep pages.
-pub(crate) fn host(nodes: &[NodeView], name: &str) -> Result<String, ErrorBody> {
-    match named(nodes, name) {
-        Some(node) if !node.is_self => Ok(path_of(None, node.id)),
-        Some(_) => Err(failed(format_args!(
-            "node {name} runs the guest: in a split of its memory it is called main"
-        ))),
-        None => {
-            let text = format!("there is no node {name} to keep a part of the guest's memory");
-            let refusal = Refusal::new(RefusalCode::NodeAbsent, format_args!("node {name}"), text)
-                .hint("mintctl node list");
-            Err(ErrorBody::refused(vec![refusal]))
-        }
-    }
 }
 
 /// The keeper outlives this daemon.
@@ -258,13 +190,18 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
             .hint("its keeper starts it again; mintctl vm memory tells more in a moment")
     })?;
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    let hosts = guest.servers.iter().zip(&view.servers).filter(|(server, _)| !server.is_over());
-    let hosts = hosts.map(|(server, view)| VmMemoryHost {
-        node: server.node.clone(),
-        limit_bytes: server.limit_bytes,
-        chunks: view.chunks,
-        is_connected: view.is_connected,
-    });
+    let its = guest.servers.iter().zip(&view.servers).filter(|(server, _)| !server.is_over());
+    let mut hosts = Vec::new();
+    for (server, view) in its {
+        hosts.push(VmMemoryHost {
+            node: server.node.clone(),
+            limit_bytes: server.limit_bytes,
+            chunks: view.chunks,
+            is_connected: view.is_connected,
+            mirror: server.mirror.as_ref().map(|mirror| mirror.node.clone()),
+            mirror_behind_bytes: mirrors::behind_bytes(app, &guest, server).await,
+        });
+    }
     Ok(VmMemory {
         name: facts.name,
         uuid: facts.uuid,
@@ -286,7 +223,7 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
         waits: view.waits,
         waited_ns: view.waited_ns,
         lost_bytes: bytes(view.lost_pages),
-        hosts: hosts.collect(),
+        hosts,
     })
 }
 
@@ -377,6 +314,9 @@ async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
     let Ok(nodes) = app.nodes().await else { return guest.servers.is_empty() };
     let mut all = true;
     for server in &guest.servers {
+        if let Some(mirror) = &server.mirror {
+            mirrors::forget(app, guest, mirror, &nodes).await;
+        }
         // a node that is gone keeps nothing
         let Ok(path) = host(&nodes, &server.node) else { continue };
         let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
@@ -447,11 +387,4 @@ pub(crate) fn uuid_of(domain: &Domain) -> Result<Uuid, ErrorBody> {
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
     let number = number.ok_or_else(|| failed(format_args!("guest {} has no UUID", domain.name)))?;
     Ok(number.to_be_bytes())
-}
-
-/// As libvirt writes it.
-pub(crate) fn text(uuid: &Uuid) -> String {
-    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or_default();
-    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
 }

@@ -62,8 +62,9 @@ pub(crate) async fn prepare(
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
     let words = request.split.as_deref();
-    let split =
-        words.map(|words| split::parse(app, &uuid, &name, words, request.policy)).transpose()?;
+    let split = words
+        .map(|words| split::parse(app, &uuid, &name, words, request.policy, request.copies))
+        .transpose()?;
     let Some((_, guest)) = running(app, &uuid) else { return Err(not_split(&name)) };
     let memory_bytes = match &split {
         Some(split) => split.main_bytes,

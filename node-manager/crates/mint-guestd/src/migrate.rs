@@ -14,7 +14,7 @@ use mint_api::{
 };
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
-use mint_guests::split::Split;
+use mint_guests::split::{COPIES_MAX, Split};
 use mint_serve::lines::Lines;
 use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
@@ -82,7 +82,10 @@ pub(crate) async fn prepare(
         merge_spread(&mut departure)?;
     }
     let split = match &request.split {
-        Some(words) => Some(split_spread(app, &uuid, words, request.policy, &mut departure).await?),
+        Some(words) => Some(
+            split_spread(app, &uuid, words, (request.policy, request.copies), &mut departure)
+                .await?,
+        ),
         None => None,
     };
     let plan = plan(app, &departure, &to).await?;
@@ -138,8 +141,14 @@ fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         let text = "bad request: a guest is merged or split, not both";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
-    if request.policy.is_some() && request.split.is_none() {
-        let text = "bad request: policy is of a split: say how memory is to be split, too";
+    let is_of_split = request.policy.is_some() || request.copies.is_some();
+    if is_of_split && request.split.is_none() {
+        let text =
+            "bad request: policy and copies are of a split: say how memory is to be split, too";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
+    if request.copies.is_some_and(|copies| !(1..=COPIES_MAX).contains(&copies)) {
+        let text = format!("bad request: copies: want 1 to {COPIES_MAX}");
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
     let has_streams = request.parallel.is_some() || request.compress;
@@ -174,12 +183,12 @@ async fn split_spread(
     app: &App,
     uuid: &str,
     words: &str,
-    policy: Option<PagingPolicy>,
+    (policy, copies): (Option<PagingPolicy>, Option<u32>),
     departure: &mut Departure,
 ) -> Result<Split, ErrorBody> {
     let domain = Domain::parse(&departure.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
-    let split = split::parse(app, uuid, &domain.name, words, policy)?;
+    let split = split::parse(app, uuid, &domain.name, words, policy, copies)?;
     if let Some(spread) = &mut departure.spread {
         spread.main_bytes = split.main_bytes;
         spread.hosts = split::hosts(&app.nodes().await?, &split)?;
@@ -555,6 +564,7 @@ mod tests {
             merge: false,
             split: None,
             policy: None,
+            copies: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

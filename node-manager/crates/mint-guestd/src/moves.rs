@@ -195,7 +195,11 @@ pub(crate) async fn spread(app: &App, domain: &Domain) -> Result<Option<Spread>,
     };
     let nodes = app.nodes().await?;
     let its = guest.servers.iter().filter(|server| !server.is_over());
-    let hosts = its.filter_map(|server| named(&nodes, &server.node)).map(|node| node.id).collect();
+    let names = its.flat_map(|server| {
+        let mirror = server.mirror.as_ref().map(|mirror| &mirror.node);
+        [Some(&server.node), mirror].into_iter().flatten()
+    });
+    let hosts = names.filter_map(|name| named(&nodes, name)).map(|node| node.id).collect();
     Ok(Some(Spread { main_bytes: guest.main_bytes.min(guest.memory_bytes), hosts }))
 }
 

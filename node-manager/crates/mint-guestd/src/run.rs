@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::journal::Journal;
 use crate::libvirt::Libvirt;
-use crate::{hosts, import, leases, memory, moves, routes, settle};
+use crate::{hosts, import, leases, memory, moves, routes, settle, tend};
 
 /// Calls of libvirt that may hang at the same time; more of them wait.
 const CALLS_MAX: usize = 16;
@@ -81,6 +81,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         tokio::spawn(leases::watch(app.clone()));
         tokio::spawn(memory::watch(app.clone()));
         tokio::spawn(hosts::watch(app.clone()));
+        tokio::spawn(tend::watch(app.clone()));
         tokio::spawn(settle::watch(app));
         info!(socket = %options.socket.display(), "mint-guestd {}", env!("CARGO_PKG_VERSION"));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {

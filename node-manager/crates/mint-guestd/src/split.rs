@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::app::{App, path_of};
 use crate::hosts::{Unread, gives_back, reread, running};
-use crate::memory::{ask, failed, host, lease, named, random_secret, write};
+use crate::memory::{ask, failed, host, kept_lease, lease, named, random_secret, write};
 use crate::pagers::view;
 
 /// Between looks at what is to go, and how long that may stay as it is.
@@ -34,6 +34,7 @@ pub(crate) fn parse(
     name: &str,
     words: &str,
     policy: Option<PagingPolicy>,
+    copies: Option<u32>,
 ) -> Result<Split, ErrorBody> {
     let Some((_, guest)) = running(app, uuid) else {
         let text = format!("the memory of vm {name} cannot be split: it was not started for that");
@@ -43,7 +44,8 @@ pub(crate) fn parse(
     };
     let split = Split::parse(words, &guest.chunk_bytes.to_string(), guest.memory_bytes)
         .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
-    Ok(Split { policy: policy.unwrap_or(guest.policy), ..split })
+    let policy = policy.unwrap_or(guest.policy);
+    Ok(Split { policy, copies: copies.unwrap_or(guest.copies), ..split })
 }
 
 /// Nodes that keep a part then.
@@ -88,6 +90,7 @@ pub(crate) async fn apply(
         Ok(servers) => SplitGuest {
             main_bytes: split.main_bytes,
             policy: split.policy,
+            copies: split.copies,
             servers,
             ..guest.clone()
         },
@@ -152,7 +155,16 @@ async fn servers(
         match known {
             Some(known) if known.limit_bytes >= limit => {}
             Some(known) => {
-                let of = |bytes| Lease { stays: true, ..lease(guest, known.secret, bytes, main) };
+                let of = |bytes| kept_lease(guest, known, bytes, main);
+                if let Some(mirror) = &known.mirror {
+                    // what it keeps is there, too
+                    let path = host(&nodes, &mirror.node)?;
+                    let secret = mirror.at.secret;
+                    let of = |bytes| Lease { stays: true, ..lease(guest, secret, bytes, main) };
+                    let (wanted, before) = (of(limit), Some(of(known.limit_bytes)));
+                    ask(app, &path, &mirror.node, &wanted).await?;
+                    asked.push(Asked { path, lease: wanted, before });
+                }
                 let (wanted, before) = (of(limit), Some(of(known.limit_bytes)));
                 ask(app, &path, &share.node, &wanted).await?;
                 asked.push(Asked { path, lease: wanted, before });

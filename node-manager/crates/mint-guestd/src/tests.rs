@@ -6,6 +6,7 @@ mod evacuate;
 mod import;
 mod linked;
 mod memory;
+mod mirrors;
 mod moves;
 mod vacate;
 
@@ -95,7 +96,14 @@ impl Mintd {
         let is_there = |id: &u32| *id < 3 || mintd.folder.join("guestd3.sock").exists();
         let nodes = [1, 2, 3].into_iter().filter(is_there);
         let nodes = nodes.filter(|&id| !mintd.is_linked || id == mintd.here);
-        Json(json!({ "nodes": nodes.map(|id| view(id, mintd.here)).collect::<Vec<_>>() }))
+        // a test may have started one anew, or ended it
+        let now = |id: u32| {
+            let boots = std::fs::read_to_string(mintd.folder.join(format!("boots{id}")));
+            let boots = boots.map_or(Ok(1), |text| text.parse::<u32>()).unwrap();
+            let state = if boots == 0 { NodeState::Crashed } else { NodeState::Running };
+            NodeView { boots: boots.max(1), state, ..view(id, mintd.here) }
+        };
+        Json(json!({ "nodes": nodes.map(now).collect::<Vec<_>>() }))
     }
 
     async fn node(State(mintd): State<Self>, Path(node): Path<String>) -> Response {

@@ -37,6 +37,8 @@ pub struct DemoGuest {
     pub chunk: String,
     /// How its pager chooses what goes.
     pub policy: PagingPolicy,
+    /// Hosts that have each page of a split memory that this node has not: 1 or 2.
+    pub copies: u32,
     /// CPUs for its vCPUs.
     pub pin: Option<String>,
     /// Kernel to boot.
@@ -151,6 +153,7 @@ impl DemoGuest {
             split: self.split.clone(),
             chunk: self.chunk.clone(),
             policy: self.policy,
+            copies: self.copies,
             pin: self.pin.clone(),
             kernel: Some(self.kernel.clone()),
             initrd: Some(self.initrd.clone()),
@@ -189,6 +192,7 @@ mod tests {
             split: None,
             chunk: "64K".to_owned(),
             policy: PagingPolicy::Aging,
+            copies: 1,
             pin: None,
             kernel: "/dev/null".to_owned(),
             initrd: "/dev/null".to_owned(),

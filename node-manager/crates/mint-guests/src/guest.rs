@@ -37,6 +37,8 @@ pub struct GuestRequest {
     pub chunk: String,
     /// How its pager chooses what goes.
     pub policy: PagingPolicy,
+    /// Hosts that have each page of a split memory that this node has not: 1 or 2.
+    pub copies: u32,
     /// CPUs of the node for its vCPUs, in this order; none: the node's own order, the first last.
     pub pin: Option<String>,
     /// Kernel on the node to boot; else it boots from its disk.
@@ -151,6 +153,7 @@ impl GuestRequest {
             split: None,
             chunk: split::CHUNK.to_owned(),
             policy: PagingPolicy::default(),
+            copies: 1,
             pin: None,
             kernel: None,
             initrd: None,
@@ -186,7 +189,7 @@ impl GuestRequest {
                         node.name
                     )));
                 }
-                Some(Split { policy: self.policy, ..split })
+                Some(Split { policy: self.policy, copies: self.copies, ..split })
             }
         };
         let here = split.as_ref().map_or(bytes, |split| split.main_bytes);

@@ -21,6 +21,8 @@ pub(crate) const HOST: &str = "mint:host";
 const MAIN: &str = "main";
 /// The word for what is left.
 const REST: &str = "rest";
+/// A memory server and its mirror.
+pub const COPIES_MAX: u32 = 2;
 const PAGE_BYTES: u64 = 4096;
 const CHUNK_BYTES_MAX: u64 = 2 << 20;
 /// What the main host has at least: one chunk comes while another leaves, and something stays.
@@ -44,6 +46,8 @@ pub struct Split {
     pub chunk_bytes: u64,
     /// How its pager chooses what goes.
     pub policy: PagingPolicy,
+    /// Hosts that have each page that main has not: 1 or 2.
+    pub copies: u32,
     /// Hosts that keep the rest; none of a guest whose memory can be split, and is not yet.
     pub shares: Vec<Share>,
 }
@@ -110,7 +114,7 @@ impl Split {
             shares[share].bytes = memory_bytes.saturating_sub(sum(&shares));
         }
         let policy = PagingPolicy::default();
-        let split = Self { main_bytes, chunk_bytes, policy, shares };
+        let split = Self { main_bytes, chunk_bytes, policy, copies: 1, shares };
         split.check(memory_bytes, sum(&split.shares), bad_chunk)?;
         Ok(split)
     }
@@ -159,6 +163,10 @@ impl Split {
                                 Some(policy) => policy.parse().map_err(|_| bad())?,
                                 None => PagingPolicy::default(),
                             },
+                            copies: match attribute(&tag, "copies") {
+                                Some(copies) => copies.parse().map_err(|_| bad())?,
+                                None => 1,
+                            },
                             shares: Vec::new(),
                         });
                     } else if tag.name().as_ref() == HOST.as_bytes() {
@@ -172,7 +180,8 @@ impl Split {
             }
         }
         let split = split.ok_or_else(bad)?;
-        let good = split.chunk_bytes.is_power_of_two()
+        let good = (1..=COPIES_MAX).contains(&split.copies)
+            && split.chunk_bytes.is_power_of_two()
             && (PAGE_BYTES..=CHUNK_BYTES_MAX).contains(&split.chunk_bytes)
             && split.main_bytes >= MAIN_CHUNKS_MIN * split.chunk_bytes;
         good.then_some(Some(split)).ok_or_else(bad)

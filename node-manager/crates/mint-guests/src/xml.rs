@@ -86,9 +86,14 @@ pub fn domain(guest: &Guest) -> String {
 
 fn metadata(w: &mut Xml, split: &Split) -> Written {
     let (main, chunk) = (split.main_bytes.to_string(), split.chunk_bytes.to_string());
-    let policy = split.policy.name();
-    let attributes =
-        [("xmlns:mint", NAMESPACE), ("main", &main), ("chunk", &chunk), ("policy", policy)];
+    let (policy, copies) = (split.policy.name(), split.copies.to_string());
+    let attributes = [
+        ("xmlns:mint", NAMESPACE),
+        ("main", &main),
+        ("chunk", &chunk),
+        ("policy", policy),
+        ("copies", &copies),
+    ];
     parent(w, MEMORY_ELEMENT, &attributes, |w| {
         for share in &split.shares {
             empty(w, HOST, &[("node", &share.node), ("bytes", &share.bytes.to_string())])?;

@@ -28,5 +28,5 @@ pub use file::{GuestMemory, Took};
 pub use memory::Memory;
 pub use pager::{Budget, Done, Fault, Order, Pager, PagerError, Sub};
 pub use qemu::Qemu;
-pub use run::{Reread, Server, Servers, Sockets, run};
-pub use shared::{FilePager, Home, Stage};
+pub use run::{Reread, Servers, Sockets, run};
+pub use shared::{FilePager, Home, Server, Stage};

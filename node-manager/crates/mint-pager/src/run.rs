@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mint_split::{Frame, Greeting, HearError, PAGE_BYTES, PageNo, SubNo, hear, say};
+use mint_split::{Frame, HearError, PAGE_BYTES, PageNo, SubNo, hear, say};
 use mint_sys::MemoryEvent;
 use mint_types::PagingPolicy;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,22 +22,11 @@ use crate::entering::enter;
 use crate::going::Goings;
 use crate::looks::look;
 use crate::pager::{Budget, Fault, PagerError, Sub};
-use crate::shared::{FilePager, Home, Locked, Shared, Stage, Way, say_all};
+use crate::shared::{FilePager, Home, Locked, Server, Shared, Stage, Way, say_all};
 use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// A memory server, and what to say there.
-#[derive(Clone, Debug)]
-pub struct Server {
-    /// Its address.
-    pub address: SocketAddr,
-    /// As which main host.
-    pub greeting: Greeting,
-    /// It keeps nothing any more: nobody talks to it.
-    pub is_over: bool,
-}
 
 /// A guest's memory servers, and what each may keep.
 pub type Servers = Vec<(Server, Sub)>;
@@ -121,13 +110,14 @@ pub fn run(
 fn talk_to(shared: &Arc<Shared>, servers: Servers) -> io::Result<()> {
     let known = shared.lock().ways.len();
     for (number, (server, _)) in (0..).map(SubNo).zip(servers).skip(known) {
-        shared.lock().ways.push(Way { is_over: server.is_over, ..Way::default() });
-        if server.is_over {
+        let is_over = server.is_over;
+        shared.lock().ways.push(Way::new(server));
+        if is_over {
             continue;
         }
         let shared = shared.clone();
         let name = format!("server {}", number.0);
-        thread::Builder::new().name(name).spawn(move || keep_talking(&shared, number, &server))?;
+        thread::Builder::new().name(name).spawn(move || keep_talking(&shared, number))?;
     }
     Ok(())
 }
@@ -162,7 +152,13 @@ fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
         pager.follow(policy);
         let orders = pager.change(&subs, budget)?;
         for (way, (server, _)) in ways.iter_mut().zip(&servers) {
-            way.is_over = server.is_over;
+            if (server.address, server.greeting.secret)
+                != (way.server.address, way.server.greeting.secret)
+            {
+                info!(from = %way.server.address, to = %server.address, "has what another one had");
+                way.renew();
+            }
+            way.server = server.clone();
         }
         say_all(ways, pager.is_held(), orders);
     }
@@ -224,10 +220,13 @@ fn serve(shared: &Shared, goings: &Goings, told: &UnixStream) -> Result<(), Page
 }
 
 /// A connection after the other.
-fn keep_talking(shared: &Shared, sub: SubNo, server: &Server) {
+fn keep_talking(shared: &Shared, sub: SubNo) {
     let mut last = String::new();
     loop {
-        let ended = match talk(shared, sub, server) {
+        let way =
+            |locked: &Locked| locked.ways.get(usize::from(sub.0)).map(|way| way.server.clone());
+        let Some(server) = way(&shared.lock()) else { return };
+        let ended = match talk(shared, sub, &server) {
             Ok(never) => match never {},
             Err(ended) => ended,
         };
@@ -236,7 +235,7 @@ fn keep_talking(shared: &Shared, sub: SubNo, server: &Server) {
             locked.pager.disconnected(sub);
             if let Some(way) = locked.ways.get_mut(usize::from(sub.0)) {
                 (way.writer, way.stream) = (None, None);
-                if way.is_over {
+                if way.server.is_over {
                     info!(server = %server.address, "keeps nothing any more");
                     return;
                 }

@@ -3,14 +3,16 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mint_split::{DepartureView, Frame, LooksView, MemoryView, PageNo, Policy, SplitGuest};
+use mint_split::{
+    DepartureView, Frame, Greeting, LooksView, MemoryView, PageNo, Policy, SplitGuest,
+};
 use mint_sys::Faults;
 
 use crate::file::GuestMemory;
@@ -46,8 +48,9 @@ pub enum Stage {
 }
 
 /// To a memory server, while there is a connection.
-#[derive(Default)]
 pub(crate) struct Way {
+    /// Where it is, and what it wants to hear. Another one may take its place, with all that it has.
+    pub server: Server,
     pub writer: Option<Sender<Frame>>,
     pub stream: Option<TcpStream>,
     /// Its end was wanted: the next one begins at once.
@@ -55,6 +58,39 @@ pub(crate) struct Way {
     /// It was welcome as the guest's main host.
     pub is_entered: bool,
     pub lost_pages: u64,
+}
+
+impl Way {
+    /// Nobody has talked to it.
+    pub fn new(server: Server) -> Self {
+        Self {
+            server,
+            writer: None,
+            stream: None,
+            is_renewed: false,
+            is_entered: false,
+            lost_pages: 0,
+        }
+    }
+
+    /// The next connection begins at once, and this one ends.
+    pub fn renew(&mut self) {
+        self.is_renewed = true;
+        if let Some(stream) = self.stream.take() {
+            // it may have ended by itself
+            _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A memory server, and what to say there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Its address.
+    pub address: SocketAddr,
+    /// As which main host.
+    pub greeting: Greeting,
+    /// It keeps nothing any more: nobody talks to it.
     pub is_over: bool,
 }
 
@@ -97,17 +133,13 @@ impl Shared {
         locked.looks = false;
         locked.pager.hold(false);
         for way in &mut locked.ways {
-            way.is_renewed = true;
-            if let Some(stream) = way.stream.take() {
-                // it may have ended by itself
-                _ = stream.shutdown(Shutdown::Both);
-            }
+            way.renew();
         }
     }
 
     /// Whether each memory server knows this main host.
     pub fn is_entered(&self) -> bool {
-        self.lock().ways.iter().all(|way| way.is_over || way.is_entered)
+        self.lock().ways.iter().all(|way| way.server.is_over || way.is_entered)
     }
 
     /// The pager cannot go on.

@@ -31,6 +31,27 @@ pub struct Lease {
     /// What is kept here of the guest stays; else it is of an earlier life, and goes.
     #[serde(default)]
     pub stays: bool,
+    /// Another memory server that is to have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
+}
+
+/// A memory server that has the same as another one, and what it wants to hear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it wants to hear.
+    pub secret: [u8; 16],
+}
+
+/// How far a mirror is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct MirrorView {
+    /// Whether there is a connection, and it is known what the mirror has.
+    pub is_connected: bool,
+    /// Pages that are kept, the main host knows, and the mirror may not have.
+    pub behind_pages: u64,
 }
 
 /// A node that runs since one of its starts.
@@ -71,6 +92,9 @@ pub struct LeaseView {
     pub limit_bytes: u64,
     /// What it does keep.
     pub kept_bytes: u64,
+    /// How far its mirror is; none: it has none.
+    #[serde(default)]
+    pub mirror: Option<MirrorView>,
 }
 
 /// Where a node's memory server listens.
@@ -78,6 +102,12 @@ pub struct LeaseView {
 pub struct ServerAddress {
     /// Address and port.
     pub address: SocketAddr,
+    /// The node, and its start: with it ends what is kept there. None of an older one.
+    #[serde(default)]
+    pub start: Option<NodeStart>,
+    /// It sees to the mirror that the lease names.
+    #[serde(default)]
+    pub mirrors: bool,
 }
 
 /// A memory server of a guest.
@@ -94,6 +124,24 @@ pub struct Server {
     /// What it keeps is to go elsewhere.
     #[serde(default)]
     pub leaves: bool,
+    /// The start of its node: what it keeps ends with that. None where that was not told.
+    #[serde(default)]
+    pub start: Option<NodeStart>,
+    /// Who has the same.
+    #[serde(default)]
+    pub mirror: Option<ServerMirror>,
+}
+
+/// A memory server of a guest that has the same as another one of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerMirror {
+    /// Its node, as the user calls it.
+    pub node: String,
+    /// Where it listens, and what it wants to hear.
+    #[serde(flatten)]
+    pub at: Mirror,
+    /// The start of its node.
+    pub start: Option<NodeStart>,
 }
 
 impl Server {
@@ -132,6 +180,16 @@ pub struct SplitGuest {
     /// How its pager chooses what goes.
     #[serde(default)]
     pub policy: PagingPolicy,
+    /// Hosts that have each page that its main host has not: 1, or 2 with mirrors.
+    #[serde(default = "one")]
+    pub copies: u32,
+    /// Nodes that are to keep nothing of it any more, as long as they run.
+    #[serde(default)]
+    pub left: Vec<NodeStart>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// A guest that comes: what its new host is told beforehand.

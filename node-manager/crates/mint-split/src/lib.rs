@@ -26,8 +26,8 @@ pub use geometry::{
 };
 pub use guest::{
     Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, LooksView, MemoryView,
-    NodeStart, PagerAnswer, PagerCall, Server, ServerAddress, ServerView, Source, SplitGuest, Uuid,
-    limit_bytes, whole_bytes,
+    Mirror, MirrorView, NodeStart, PagerAnswer, PagerCall, Server, ServerAddress, ServerMirror,
+    ServerView, Source, SplitGuest, Uuid, limit_bytes, whole_bytes,
 };
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Policy, Victims};

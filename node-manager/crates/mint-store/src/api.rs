@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{ErrorBody, ErrorCode};
 use mint_serve::Failure;
-use mint_split::{Lease, LeaseEnd, LeaseView};
+use mint_split::{Lease, LeaseEnd, LeaseView, MirrorView};
 use serde_json::{Value, json};
 
 use crate::guests::{Guests, LeaseError};
@@ -25,13 +25,14 @@ pub fn router(guests: Arc<Guests>) -> Router {
 }
 
 async fn list(State(guests): Shared) -> Json<Vec<LeaseView>> {
-    let view = |(lease, kept_bytes): (Lease, u64)| LeaseView {
+    let view = |(lease, kept_bytes, mirror): (Lease, u64, Option<MirrorView>)| LeaseView {
         uuid: lease.uuid,
         secret: lease.secret,
         epoch: Some(lease.epoch),
         main: lease.main,
         limit_bytes: lease.limit_bytes,
         kept_bytes,
+        mirror,
     };
     Json(guests.list().into_iter().map(view).collect())
 }
@@ -51,7 +52,7 @@ async fn blocking(
     let failed =
         |error: &dyn std::error::Error| Failure(ErrorBody::from_error(ErrorCode::Failed, error));
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map(|()| Json(json!({}))).map_err(|error| failed(&error)),
+        Ok(done) => done.map(|()| Json(json!({ "mirrors": true }))).map_err(|error| failed(&error)),
         Err(fault) => Err(failed(&fault)),
     }
 }

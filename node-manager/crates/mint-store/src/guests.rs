@@ -8,15 +8,19 @@ use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mint_split::{
-    CHUNK_PAGES_MAX, Geometry, GeometryError, Greeting, Lease, LeaseEnd, PAGE_BYTES, Reason, Uuid,
+    CHUNK_PAGES_MAX, Frame, Geometry, GeometryError, Greeting, Lease, LeaseEnd, Mirror, MirrorView,
+    PAGE_BYTES, PageNo, Reason, Uuid, Version, say,
 };
 use tempfile::NamedTempFile;
 use tracing::{info, warn};
 
 use crate::kept::Kept;
+use crate::mirror::Mirroring;
+use crate::mirrored::{Mirrored, keep_mirrored};
 
 /// A lease cannot be given, or files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,8 @@ pub enum LeaseError {
 pub struct Guest {
     folder: PathBuf,
     inner: Mutex<Inner>,
+    /// The mirror is to be told something, or nothing any more.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -50,8 +56,14 @@ struct Inner {
     kept: Kept,
     /// The connection that speaks for it now; each new one ends the one before.
     session: u64,
-    stream: Option<TcpStream>,
+    stream: Option<(TcpStream, Writer)>,
+    mirror: Option<Mirroring>,
+    /// Grows with each change of the mirror.
+    mirrors: u64,
 }
+
+/// The end of a connection that frames are written to, one after the other.
+type Writer = Arc<Mutex<TcpStream>>;
 
 /// All of them.
 #[derive(Debug)]
@@ -78,8 +90,9 @@ fn open(folder: &Path, lease: Lease) -> Result<Guest, LeaseError> {
     let geometry = geometry(lease.memory_bytes)?;
     let kept = Kept::open(folder, &name(&lease.uuid), geometry, lease.limit_bytes / PAGE_BYTES)
         .map_err(|source| LeaseError::Io { folder: folder.to_owned(), source })?;
-    let inner = Inner { lease, kept, session: 0, stream: None };
-    Ok(Guest { folder: folder.to_owned(), inner: Mutex::new(inner) })
+    let inner = Inner { lease, kept, session: 0, stream: None, mirror: None, mirrors: 0 };
+    let changed = Condvar::new();
+    Ok(Guest { folder: folder.to_owned(), inner: Mutex::new(inner), changed })
 }
 
 fn write(folder: &Path, lease: &Lease) -> io::Result<()> {
@@ -111,7 +124,9 @@ impl Guests {
             let uuid = lease.uuid;
             let guest = open(folder, lease)?;
             info!(guest = %name(&uuid), bytes = guest.bytes(), "still kept");
-            guests.insert(uuid, Arc::new(guest));
+            let guest = Arc::new(guest);
+            guest.follow_mirror();
+            guests.insert(uuid, guest);
         }
         for file in names {
             let of = file.split('.').next().unwrap_or_default();
@@ -139,7 +154,7 @@ impl Guests {
     pub fn lease(&self, lease: Lease) -> Result<(), LeaseError> {
         let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
         let mut guests = lock(&self.guests);
-        if let Some(guest) = guests.get(&lease.uuid) {
+        if let Some(guest) = guests.get(&lease.uuid).cloned() {
             let mut inner = lock(&guest.inner);
             if inner.lease.memory_bytes != lease.memory_bytes {
                 return Err(LeaseError::Other(inner.lease.memory_bytes));
@@ -148,12 +163,20 @@ impl Guests {
             let lease = Lease { epoch, ..lease };
             write(&self.folder, &lease).map_err(broken)?;
             inner.kept.set_limit(lease.limit_bytes / PAGE_BYTES);
+            let is_same = is_same(&inner.lease.secret, &lease.secret);
             inner.lease = lease;
+            // who was told another secret speaks for it no more
+            if !is_same {
+                inner.take_over();
+            }
+            drop(inner);
+            guest.follow_mirror();
             return Ok(());
         }
-        let guest = open(&self.folder, lease.clone())?;
+        let guest = Arc::new(open(&self.folder, lease.clone())?);
         write(&self.folder, &lease).map_err(broken)?;
-        guests.insert(lease.uuid, Arc::new(guest));
+        guest.follow_mirror();
+        guests.insert(lease.uuid, guest);
         Ok(())
     }
 
@@ -165,7 +188,7 @@ impl Guests {
     pub fn end(&self, end: &LeaseEnd) -> Result<(), LeaseError> {
         self.end_that(&end.uuid, |lease| {
             is_same(&lease.secret, &end.secret)
-                && end.epoch.is_none_or(|epoch| epoch == lease.epoch)
+                && end.epoch.is_none_or(|epoch| epoch >= lease.epoch)
         })
     }
 
@@ -176,19 +199,29 @@ impl Guests {
             return Ok(());
         }
         let Some(guest) = guests.remove(uuid) else { return Ok(()) };
-        lock(&guest.inner).take_over();
+        {
+            let mut inner = lock(&guest.inner);
+            inner.take_over();
+            inner.lease.mirror = None;
+        }
+        guest.follow_mirror();
         let of = name(uuid);
         // the lease first: pages without one are nobody's
         fs::remove_file(self.folder.join(format!("{of}.lease"))).map_err(broken)?;
         Kept::delete(&self.folder, &of).map_err(broken)
     }
 
-    /// Each guest's lease, and the bytes that are kept of it.
+    /// Each guest's lease, the bytes that are kept of it, and how far its mirror is.
     #[must_use]
-    pub fn list(&self) -> Vec<(Lease, u64)> {
+    pub fn list(&self) -> Vec<(Lease, u64, Option<MirrorView>)> {
         let guests: Vec<Arc<Guest>> = lock(&self.guests).values().cloned().collect();
         let each = guests.iter().map(|guest| lock(&guest.inner));
-        each.map(|inner| (inner.lease.clone(), inner.kept.bytes())).collect()
+        each.map(|inner| {
+            let bytes = inner.kept.bytes();
+            let mirror = inner.mirror.as_ref().map(|mirror| mirror.view(bytes / PAGE_BYTES));
+            (inner.lease.clone(), bytes, mirror)
+        })
+        .collect()
     }
 
     /// The guest that somebody may speak for.
@@ -213,9 +246,10 @@ impl Guests {
     ///
     /// # Errors
     /// When it may not.
-    pub fn look(&self, who: &Greeting) -> Result<Session, Reason> {
+    pub fn look(&self, who: &Greeting, stream: &TcpStream) -> Result<Session, Reason> {
         let guest = self.greeted(who)?;
-        Ok(Session { guest, right: Right::Look { epoch: who.epoch } })
+        let stream = Arc::new(Mutex::new(stream.try_clone().map_err(|_| Reason::Full)?));
+        Ok(Session { guest, right: Right::Look { epoch: who.epoch }, stream })
     }
 
     /// A connection speaks for a guest from now on, and no other one does.
@@ -238,13 +272,20 @@ impl Guests {
             }
             inner.lease = lease;
         }
+        let clone = || stream.try_clone().map_err(|_| Reason::Full);
+        let (ends, stream) = (clone()?, Arc::new(Mutex::new(clone()?)));
         inner.take_over();
-        inner.stream = stream.try_clone().ok();
+        inner.stream = Some((ends, stream.clone()));
         let right = Right::Speak { session: inner.session };
         drop(inner);
-        Ok(Session { guest, right })
+        // its mirror is to hear of another main host
+        guest.changed.notify_all();
+        Ok(Session { guest, right, stream })
     }
 }
+
+/// Pages that a main host hears of in one frame.
+const TOLD: usize = 4096;
 
 /// Takes as long whatever the difference is.
 fn is_same(one: &[u8; 16], other: &[u8; 16]) -> bool {
@@ -255,13 +296,88 @@ impl Guest {
     fn bytes(&self) -> u64 {
         lock(&self.inner).kept.bytes()
     }
+
+    /// Its mirror is the one that its lease names, from now on.
+    fn follow_mirror(self: &Arc<Self>) {
+        let mut inner = lock(&self.inner);
+        if inner.mirror.as_ref().map(|mirror| mirror.to) == inner.lease.mirror {
+            return;
+        }
+        let owed = inner.mirror.as_mut().map(Mirroring::all_owed).unwrap_or_default();
+        inner.mirrors += 1;
+        inner.mirror = inner.lease.mirror.map(Mirroring::new);
+        if let Some(mirror) = &mut inner.mirror {
+            // what waited for one mirror waits for the next
+            mirror.owes(owed);
+            let (guest, number) = (self.clone(), inner.mirrors);
+            let begun = std::thread::Builder::new().name("mirror".into()).spawn(move || {
+                keep_mirrored(&*guest, number);
+            });
+            if let Err(error) = begun {
+                warn!(%error, "a mirror is told nothing");
+            }
+            drop(inner);
+        } else {
+            drop(inner);
+            self.tell(owed);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Its main host hears that it has these pages.
+    fn tell(&self, pages: Vec<(PageNo, Version)>) {
+        let writer = lock(&self.inner).stream.as_ref().map(|(_, writer)| writer.clone());
+        // one that is not there asks when it is back
+        let Some(writer) = writer.filter(|_| !pages.is_empty()) else { return };
+        for some in pages.chunks(TOLD) {
+            if let Err(error) = say(&*lock(&writer), &Frame::Kept(some.to_vec())) {
+                info!(%error, "a main host was not told what is kept");
+                return;
+            }
+        }
+    }
+}
+
+impl Mirrored for Guest {
+    fn mirror(&self, number: u64) -> Option<(Mirror, Greeting)> {
+        let inner = lock(&self.inner);
+        let to = inner.mirror.as_ref().filter(|_| inner.mirrors == number)?.to;
+        let Lease { uuid, epoch, memory_bytes, main, .. } = inner.lease;
+        let (secret, main) = (to.secret, Some(main));
+        let greeting = Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: false };
+        Some((to, greeting))
+    }
+
+    fn with<T>(
+        &self,
+        number: u64,
+        work: impl FnOnce(&mut Mirroring, &Kept) -> io::Result<(T, Vec<(PageNo, Version)>)>,
+    ) -> Option<io::Result<T>> {
+        let mut inner = lock(&self.inner);
+        let Inner { mirror, mirrors, kept, .. } = &mut *inner;
+        let mirror = mirror.as_mut().filter(|_| *mirrors == number)?;
+        let done = work(mirror, kept);
+        drop(inner);
+        Some(done.map(|(done, told)| {
+            self.tell(told);
+            done
+        }))
+    }
+
+    fn wait(&self, most: Duration) {
+        let inner = lock(&self.inner);
+        if inner.mirror.as_ref().is_some_and(Mirroring::has_nothing_to_tell) {
+            // whoever wakes up looks by itself
+            drop(self.changed.wait_timeout(inner, most));
+        }
+    }
 }
 
 impl Inner {
     /// Whoever speaks for it now does no more.
     fn take_over(&mut self) {
         self.session += 1;
-        if let Some(stream) = self.stream.take() {
+        if let Some((stream, _)) = self.stream.take() {
             // it may have ended by itself
             _ = stream.shutdown(Shutdown::Both);
         }
@@ -273,6 +389,7 @@ impl Inner {
 pub struct Session {
     guest: Arc<Guest>,
     right: Right,
+    stream: Writer,
 }
 
 #[derive(Debug)]
@@ -299,13 +416,29 @@ impl Session {
         matches!(self.right, Right::Look { .. })
     }
 
-    /// Does something with the guest's pages; none if it may not any more.
-    pub fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+    /// Says a frame: another thread may have to say one, too.
+    ///
+    /// # Errors
+    /// When it cannot be said.
+    pub fn say(&self, frame: &Frame) -> io::Result<()> {
+        say(&*lock(&self.stream), frame)
+    }
+
+    /// Does something with the guest's pages, which its mirror may have to hear of; none if it may
+    /// not any more.
+    pub(crate) fn with<T>(
+        &self,
+        work: impl FnOnce(&mut Kept, Option<&mut Mirroring>) -> T,
+    ) -> Option<T> {
         let mut inner = lock(&self.guest.inner);
         let may = match self.right {
             Right::Speak { session } => inner.session == session,
             Right::Look { epoch } => inner.lease.epoch <= epoch,
         };
-        may.then(|| work(&mut inner.kept))
+        let Inner { kept, mirror, .. } = &mut *inner;
+        let done = may.then(|| work(kept, mirror.as_mut()));
+        drop(inner);
+        self.guest.changed.notify_all();
+        done
     }
 }

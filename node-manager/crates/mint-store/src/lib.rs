@@ -8,6 +8,8 @@
 mod api;
 mod guests;
 mod kept;
+mod mirror;
+mod mirrored;
 mod serve;
 mod step;
 

@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use crate::guests::{Guests, Session};
 use crate::kept::{KeepError, Kept};
+use crate::mirror::Mirroring;
 use crate::step::step;
 
 /// Until a connection has said who it is.
@@ -85,7 +86,7 @@ fn converse(stream: &TcpStream, guests: &Guests) -> Result<std::convert::Infalli
     // whose end closes the connection
     let (_session, ended) = match enter(stream, &mut from, guests) {
         Ok(session) => loop {
-            if let Err(ended) = answer(stream, &mut from, &session) {
+            if let Err(ended) = answer(&mut from, &session) {
                 break (Some(session), ended);
             }
         },
@@ -103,7 +104,7 @@ fn converse(stream: &TcpStream, guests: &Guests) -> Result<std::convert::Infalli
 fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Session, Ended> {
     let entered = match hear(from)? {
         Frame::Hello(who) => guests.enter(&who, stream),
-        Frame::Look(who) => guests.look(&who),
+        Frame::Look(who) => guests.look(&who, stream),
         _ => Err(Reason::Confused),
     };
     let session = entered.map_err(Ended::Refused)?;
@@ -113,7 +114,7 @@ fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Se
     Ok(session)
 }
 
-fn answer(stream: &TcpStream, from: &mut impl Read, session: &Session) -> Result<(), Ended> {
+fn answer(from: &mut impl Read, session: &Session) -> Result<(), Ended> {
     let frame = hear(from)?;
     if session.only_looks() && !matches!(frame, Frame::In(_)) {
         return Err(Ended::Refused(Reason::Confused));
@@ -125,12 +126,34 @@ fn answer(stream: &TcpStream, from: &mut impl Read, session: &Session) -> Result
         _ => "store-listed",
     };
     step("store-heard");
-    let answers = session.with(|kept| answers(kept, frame));
+    let answers = session.with(|kept, mirror| match mirror {
+        Some(mirror) => mirrored_answers(kept, mirror, frame),
+        None => answers(kept, frame),
+    });
     step(done);
     for frame in answers.ok_or(Ended::Refused(Reason::OldEpoch))?? {
-        say(stream, &frame)?;
+        session.say(&frame)?;
     }
     Ok(())
+}
+
+/// As [`answers`]; what was kept is told once the mirror has it, too.
+fn mirrored_answers(
+    kept: &mut Kept,
+    mirror: &mut Mirroring,
+    frame: Frame,
+) -> Result<Vec<Frame>, Ended> {
+    let drops = if let Frame::Drop(pages) = &frame { pages.clone() } else { Vec::new() };
+    let told = answers(kept, frame)?.into_iter().filter_map(|answer| match answer {
+        Frame::Kept(pages) => {
+            let told = mirror.kept(pages);
+            (!told.is_empty()).then_some(Frame::Kept(told))
+        }
+        other => Some(other),
+    });
+    let told = told.collect();
+    mirror.dropped(&drops);
+    Ok(told)
 }
 
 /// What a memory server answers to a frame of a guest's main host, once that is welcome.

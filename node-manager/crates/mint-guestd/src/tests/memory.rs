@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mint_api::{EvacuateRequest, EvacuateResult};
 use mint_serve::listen;
-use mint_split::{Lease, LeaseEnd, LeaseView, MemoryView, ServerView, SplitGuest};
+use mint_split::{Lease, LeaseEnd, LeaseView, MemoryView, MirrorView, ServerView, SplitGuest};
 use rustix::fs::{FlockOperation, flock};
 use tokio::io::AsyncWriteExt;
 
@@ -53,6 +53,7 @@ impl Store {
             main: lease.main,
             limit_bytes: lease.limit_bytes,
             kept_bytes: 0,
+            mirror: lease.mirror.map(|_| MirrorView { is_connected: true, behind_pages: 3 }),
         };
         Json(store.leases().iter().map(view).collect())
     }
@@ -66,7 +67,7 @@ impl Store {
         drop(leases);
         // the connection breaks, as when a memory server dies
         assert!(!is_lost, "the answer is lost");
-        Json(json!({}))
+        Json(json!({ "mirrors": true }))
     }
 
     async fn end(State(store): State<Self>, Json(end): Json<LeaseEnd>) -> Json<Value> {
@@ -244,7 +245,8 @@ pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
     let (gives, ends) = (given.clone(), given.clone());
     let give = async move |Json(lease): Json<Lease>| {
         gives.lock().unwrap().push(lease);
-        Json(json!({ "address": "10.0.0.3:7778" }))
+        let start = json!({ "node": 3, "boots": 1 });
+        Json(json!({ "address": "10.0.0.3:7778", "start": start, "mirrors": true }))
     };
     let end = async move |Json(end): Json<LeaseEnd>| {
         let is_meant = |lease: &Lease| {

@@ -36,6 +36,8 @@ fn arrival() -> Arrival {
         main: None,
         monitor: Some("/run/mint/qmp/big".into()),
         policy: PagingPolicy::Clock,
+        copies: 1,
+        left: Vec::new(),
     };
     let source = Source { address: "10.0.0.9:4000".parse().unwrap(), secret: [3; 16] };
     Arrival { guest, source }
@@ -118,6 +120,7 @@ fn guest_that_does_not_come_leaves_nothing_and_ends_no_lease() {
             limit_bytes: 1 << 20,
             main: NodeStart { node: 2, boots: 1 },
             stays: false,
+            mirror: None,
         };
         store.0.lock().unwrap().push(lease.clone());
         let view = Arc::new(Mutex::new(ArrivalView {
@@ -138,6 +141,8 @@ fn guest_that_does_not_come_leaves_nothing_and_ends_no_lease() {
             secret: [5; 16],
             limit_bytes: 1 << 20,
             leaves: false,
+            start: None,
+            mirror: None,
         };
         let guest = SplitGuest { qemu: 7, servers: vec![server], ..arrival().guest };
         memory::write(&folder, &guest).unwrap();

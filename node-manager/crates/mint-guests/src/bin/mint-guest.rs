@@ -40,6 +40,10 @@ struct Cli {
     /// How its pager chooses what goes to other hosts: aging, clock, fifo, random, address.
     #[arg(long, value_name = "POLICY", default_value_t, requires = "split")]
     policy: PagingPolicy,
+    /// Hosts that have each page that this node has not: with 2 one of them may end.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "split",
+        value_parser = clap::value_parser!(u32).range(1..=2))]
+    copies: u32,
     /// CPUs of the node for its vCPUs, in this order (default: the node's, the first last).
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pin: Option<String>,
@@ -100,6 +104,7 @@ impl Cli {
             split: self.split,
             chunk: self.chunk,
             policy: self.policy,
+            copies: self.copies,
             pin: self.pin,
             kernel: self.kernel,
             initrd: self.initrd,

@@ -74,10 +74,14 @@ impl Host {
                 secret: [4; 16],
                 limit_bytes: 0,
                 leaves: true,
+                start: None,
+                mirror: None,
             }],
             main: None,
             monitor: Some(self.folder.path().join("qmp")),
             policy: PagingPolicy::Aging,
+            copies: 1,
+            left: Vec::new(),
         }
     }
 

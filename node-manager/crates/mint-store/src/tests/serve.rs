@@ -24,6 +24,7 @@ fn lease(limit_pages: u64) -> Lease {
         limit_bytes: limit_pages * PAGE_BYTES,
         main: NodeStart { node: 1, boots: 1 },
         stays: false,
+        mirror: None,
     }
 }
 
@@ -127,7 +128,7 @@ fn pages_go_out_come_back_and_are_dropped() {
     main.say(&Frame::Drop(kept[..1].to_vec()));
     assert_eq!(main.ask(&Frame::List), Frame::Listed(kept[1..].to_vec()));
     assert_eq!(main.hear(), Frame::Listed(Vec::new()));
-    assert_eq!(server.guests.list(), [(lease(100), PAGE_BYTES)]);
+    assert_eq!(server.guests.list(), [(lease(100), PAGE_BYTES, None)]);
 }
 
 #[test]
@@ -282,4 +283,83 @@ fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
         assert!(main.is_over());
     }
     assert_eq!(Main::welcome(&server).ask(&Frame::In(run(0, 1))), Frame::Data(pages(0, 1, &[1])));
+}
+
+/// Another memory server that has what the first one has, and the first one with it.
+fn mirrored() -> (Server, Server) {
+    let second = start(tempfile::tempdir().unwrap());
+    second.guests.lease(Lease { secret: [5; 16], ..lease(100) }).unwrap();
+    let first = start(tempfile::tempdir().unwrap());
+    first.guests.lease(with_mirror(second.address)).unwrap();
+    (first, second)
+}
+
+fn with_mirror(address: std::net::SocketAddr) -> Lease {
+    Lease { mirror: Some(mint_split::Mirror { address, secret: [5; 16] }), ..lease(100) }
+}
+
+fn until(what: &str, is: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn has(server: &Server) -> u64 {
+    server.guests.list()[0].1 / PAGE_BYTES
+}
+
+#[test]
+fn page_is_kept_once_its_mirror_has_it() {
+    let (first, second) = mirrored();
+    let main = Main::welcome(&first);
+    let kept = [8, 9, 10].map(|page| (PageNo(page), Version(1))).to_vec();
+    assert_eq!(main.ask(&Frame::Out(pages(8, 1, &[1, 0, 3]))), Frame::Kept(kept.clone()));
+    assert_eq!(has(&second), 2, "told before it was there");
+    main.say(&Frame::Drop(kept[..1].to_vec()));
+    until("it is dropped there, too", || has(&second) == 1);
+    // another main host is known there, too
+    let there = NodeStart { node: 2, boots: 3 };
+    let next = Main::connect(&first);
+    let hello = Frame::Hello(Greeting { main: Some(there), ..greeting(4) });
+    assert_eq!(next.ask(&hello), Frame::Welcome);
+    let its = || second.guests.list()[0].0.clone();
+    until("its epoch", || (its().epoch, its().main) == (4, there));
+}
+
+#[test]
+fn mirror_that_takes_over_has_all_that_was_kept_and_hears_of_the_first_no_more() {
+    let (first, second) = mirrored();
+    let main = Main::welcome(&first);
+    main.ask(&Frame::Out(pages(8, 1, &[1, 2, 3])));
+    second.guests.lease(Lease { secret: SECRET, stays: true, ..lease(100) }).unwrap();
+    let main = Main::welcome(&second);
+    assert_eq!(main.ask(&Frame::In(run(8, 3))), Frame::Data(pages(8, 1, &[1, 2, 3])));
+    // the first one has the old secret, is refused, and waits for it no more
+    let other = Main::welcome(&first);
+    other.ask(&Frame::Out(pages(20, 1, &[4])));
+    assert_eq!(main.ask(&Frame::In(run(20, 1))), Frame::Missing(run(20, 1)));
+}
+
+#[test]
+fn mirror_that_comes_later_gets_all_and_one_that_is_not_named_any_more_is_not_waited_for() {
+    let first = server(100);
+    let main = Main::welcome(&first);
+    main.ask(&Frame::Out(pages(8, 1, &[1, 2, 3])));
+    let second = start(tempfile::tempdir().unwrap());
+    second.guests.lease(Lease { secret: [5; 16], ..lease(100) }).unwrap();
+    first.guests.lease(Lease { stays: true, ..with_mirror(second.address) }).unwrap();
+    until("all of it is there", || has(&second) == 3);
+    let view = || first.guests.list()[0].2;
+    let known = Some(mint_split::MirrorView { is_connected: true, behind_pages: 0 });
+    until("that is known", || view() == known);
+    // nobody listens there
+    let shut = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    first.guests.lease(Lease { stays: true, ..with_mirror(shut) }).unwrap();
+    main.say(&Frame::Out(pages(20, 1, &[4])));
+    until("it is here", || has(&first) == 4);
+    first.guests.lease(Lease { stays: true, ..lease(100) }).unwrap();
+    assert_eq!(main.hear(), Frame::Kept(vec![(PageNo(20), Version(1))]));
+    assert_eq!(view(), None);
 }

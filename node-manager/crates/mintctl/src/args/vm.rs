@@ -63,6 +63,9 @@ pub enum VmCommand {
         /// How its pager chooses what goes to other nodes: aging, clock, fifo, random, address
         #[arg(long, value_name = "POLICY", requires = "split")]
         policy: Option<PagingPolicy>,
+        /// Nodes that have each page that its own has not: with 2 one of them may end
+        #[arg(long, value_name = "N", requires = "split", value_parser = clap::value_parser!(u32).range(1..=2))]
+        copies: Option<u32>,
     },
     /// Bring all memory of a running guest that is split over several nodes to one
     ///

@@ -97,6 +97,7 @@ impl Evacuated {
             merge: false,
             split: None,
             policy: None,
+            copies: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

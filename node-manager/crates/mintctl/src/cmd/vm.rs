@@ -40,10 +40,11 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate { args, split, policy } => {
-            migrate(context, args, false, split, policy).await
+        VmCommand::Migrate { args, split, policy, copies } => {
+            let anew = Anew { split, policy, copies };
+            migrate(context, args, false, anew).await
         }
-        VmCommand::Merge(args) => migrate(context, args, true, None, None).await,
+        VmCommand::Merge(args) => migrate(context, args, true, Anew::default()).await,
         VmCommand::Evacuate { node, how } => evacuate(context, &node, how).await,
     }
 }
@@ -127,13 +128,15 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     }
 }
 
-async fn migrate(
-    context: &Context,
-    args: MigrateArgs,
-    merge: bool,
+/// How memory is split anew.
+#[derive(Default)]
+struct Anew {
     split: Option<String>,
     policy: Option<PagingPolicy>,
-) -> Outcome {
+    copies: Option<u32>,
+}
+
+async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) -> Outcome {
     check(&args.how)?;
     let request = MigrateRequest {
         to: args.to,
@@ -144,8 +147,9 @@ async fn migrate(
         compress: args.how.compress,
         post_copy_after_s: args.how.post_copy_after,
         merge,
-        split,
-        policy,
+        split: anew.split,
+        policy: anew.policy,
+        copies: anew.copies,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;

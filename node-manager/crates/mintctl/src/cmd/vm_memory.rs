@@ -33,12 +33,13 @@ pub async fn run(context: &Context, path: &str, watch: bool) -> Outcome {
 }
 
 fn whole(memory: &VmMemory) -> Result<(), crate::failure::Failure> {
-    let mut table = Table::new(&["HOST", "HAS", "MAY HAVE", "CHUNKS", "STATE"]);
+    let mut table = Table::new(&["HOST", "HAS", "MAY HAVE", "CHUNKS", "COPY", "STATE"]);
     let here = memory.here_bytes + memory.leaving_bytes;
     table.row([
         format!("{} (main)", memory.node_name),
         format_bytes(here),
         format_bytes(memory.main_bytes),
+        "-".to_owned(),
         "-".to_owned(),
         "runs it".to_owned(),
     ]);
@@ -49,15 +50,26 @@ fn whole(memory: &VmMemory) -> Result<(), crate::failure::Failure> {
     Ok(words(memory).iter().try_for_each(|line| print(line))?)
 }
 
-fn row(host: &VmMemoryHost, chunk_bytes: u64) -> [String; 5] {
+fn row(host: &VmMemoryHost, chunk_bytes: u64) -> [String; 6] {
     [
         host.node.clone(),
         // a chunk may be there in part
         format!("<= {}", format_bytes(host.chunks.saturating_mul(chunk_bytes))),
         format_bytes(host.limit_bytes),
         host.chunks.to_string(),
+        copy(host),
         if host.is_connected { "connected" } else { "no connection" }.to_owned(),
     ]
+}
+
+/// Which node has the same, and how much it may lack.
+fn copy(host: &VmMemoryHost) -> String {
+    match (&host.mirror, host.mirror_behind_bytes) {
+        (None, _) => "none".to_owned(),
+        (Some(node), Some(0)) => node.clone(),
+        (Some(node), Some(bytes)) => format!("{node}, without {}", format_bytes(bytes)),
+        (Some(node), None) => format!("{node}?"),
+    }
 }
 
 fn words(memory: &VmMemory) -> Vec<String> {
@@ -112,6 +124,8 @@ mod tests {
             limit_bytes: 768 << 20,
             chunks: 16,
             is_connected: false,
+            mirror: None,
+            mirror_behind_bytes: None,
         };
         VmMemory {
             name: "big".into(),
@@ -143,7 +157,15 @@ mod tests {
         let memory = memory();
         assert_eq!(
             row(&memory.hosts[0], memory.chunk_bytes),
-            ["node2", "<= 1M", "768M", "16", "no connection"]
+            ["node2", "<= 1M", "768M", "16", "none", "no connection"]
+        );
+        let copies = |behind: Option<u64>| {
+            let mirror = Some("node0".to_owned());
+            copy(&VmMemoryHost { mirror, mirror_behind_bytes: behind, ..memory.hosts[0].clone() })
+        };
+        assert_eq!(
+            [None, Some(0), Some(8192)].map(copies),
+            ["node0?", "node0", "node0, without 8K"]
         );
         assert_eq!(
             words(&memory),

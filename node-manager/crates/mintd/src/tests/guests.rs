@@ -91,7 +91,14 @@ fn node_that_keeps_memory_of_other_nodes_guests_does_not_end() {
         let told = kept.clone();
         let keeps = move || {
             let kept_bytes = told.load(Ordering::Relaxed);
-            async move { axum::Json(NodeKeeps { guests: 1, kept_bytes, limit_bytes: 1 << 30 }) }
+            async move {
+                axum::Json(NodeKeeps {
+                    guests: 1,
+                    kept_bytes,
+                    limit_bytes: 1 << 30,
+                    mirrors: Vec::new(),
+                })
+            }
         };
         stand_in(&daemon, Router::new().route("/v1/local/leases", axum::routing::get(keeps)));
         for verb in ["stop", "restart"] {

@@ -217,6 +217,7 @@ fn move_in_which_mintd_died_is_told_as_one_that_went_on() {
             merge: false,
             split: None,
             policy: None,
+            copies: None,
         };
         let id = {
             let ops = journal(folder.path(), 42);

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The main host's daemon sees to the mirrors of its guests' memory servers: it finds a node for one
+//! that is missing, puts a mirror in the place of a memory server whose node has ended, and forgets
+//! a mirror whose node has.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mint_api::NodeView;
+use mint_split::{NodeStart, Server, SplitGuest};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::app::App;
+use crate::hosts::{read_again, running};
+use crate::memory::{known, text, write};
+use crate::mirrors::{find, forget, promoted, tell};
+
+/// Between looks at nodes that keep something.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between tries to find a node for a mirror.
+const TRY: Duration = Duration::from_secs(10);
+
+/// Whether what a node kept is gone: it has ended, or started anew.
+fn has_ended(nodes: &[NodeView], start: Option<NodeStart>) -> bool {
+    // of one that did not tell nothing is known
+    let Some(start) = start else { return false };
+    !nodes.iter().any(|node| {
+        node.id.as_u32() == start.node && node.boots == start.boots && node.state.is_live()
+    })
+}
+
+/// Looks after the mirrors of this node's guests, for ever.
+pub(crate) async fn watch(app: Arc<App>) {
+    let mut tried = Instant::now();
+    loop {
+        sleep(LOOK).await;
+        let tries = tried.elapsed() >= TRY;
+        if tries {
+            tried = Instant::now();
+        }
+        for (_, guest) in known(&app).into_iter().filter(|(_, guest)| wants(guest)) {
+            tend(&app, &text(&guest.uuid), tries).await;
+        }
+    }
+}
+
+/// Whether a guest has mirrors, or is to have some, or has some that it is not to have.
+fn wants(guest: &SplitGuest) -> bool {
+    let has_mirror = |server: &Server| server.mirror.is_some();
+    guest.servers.iter().any(has_mirror) || (guest.copies > 1 && !guest.servers.is_empty())
+}
+
+/// Sets right what has changed: which nodes have ended, and which mirrors are missing.
+pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
+    let (Ok(nodes), Ok(here)) = (app.nodes().await, app.here().await) else { return };
+    let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    // another one's change is seen the next time
+    let Some(_changing) = app.begin(uuid) else { return };
+    let Some((folder, guest)) = running(app, uuid) else { return };
+    let mut new = guest.clone();
+    let mut over = Vec::new();
+    for number in 0..new.servers.len() {
+        let server = new.servers[number].clone();
+        let is_over = server.is_over();
+        if let Some(mirror) = server.mirror.clone() {
+            let is_lost = has_ended(&nodes, mirror.start);
+            if is_lost || is_over || server.leaves || new.copies < 2 {
+                let alone = Server { mirror: None, ..server };
+                let told = match is_over {
+                    true => Ok(true),
+                    false => tell(app, &new, &alone, &nodes, main).await,
+                };
+                if let Err(error) = told {
+                    // unless its node has ended, too, it is asked again
+                    warn!(guest = guest.name, node = alone.node, %error, "waits for its mirror");
+                    continue;
+                }
+                if is_lost {
+                    warn!(guest = guest.name, node = mirror.node, "a copy of its memory is lost");
+                } else {
+                    over.push(mirror);
+                }
+                new.servers[number] = alone;
+            } else if has_ended(&nodes, server.start) {
+                match promoted(app, &new, &server, &mirror, &nodes, main).await {
+                    Ok(promoted) => {
+                        let (lost, has) = (&server.node, &promoted.node);
+                        warn!(
+                            guest = guest.name,
+                            lost, has, "a node has ended that kept memory: another has the same"
+                        );
+                        new.servers[number] = promoted;
+                    }
+                    Err(error) => warn!(guest = guest.name, %error, "it waits for its memory"),
+                }
+            }
+        }
+    }
+    if new != guest {
+        let moved = new.servers.iter().zip(&guest.servers).any(|(a, b)| a.secret != b.secret);
+        if let Err(error) = write(&folder, &new) {
+            warn!(guest = guest.name, %error, "its hosts cannot be written down");
+            return;
+        }
+        if moved {
+            read_again(&folder, &new).await;
+        }
+        for mirror in over {
+            forget(app, &new, &mirror, &nodes).await;
+        }
+    }
+    if tries {
+        complete(app, &folder, new, &nodes, main).await;
+    }
+}
+
+/// Finds mirrors for those memory servers that are to have one, and have none.
+async fn complete(
+    app: &App,
+    folder: &Path,
+    mut guest: SplitGuest,
+    nodes: &[NodeView],
+    main: NodeStart,
+) {
+    for number in 0..guest.servers.len() {
+        let server = guest.servers[number].clone();
+        let is_alone = server.mirror.is_none() && !server.leaves && guest.copies > 1;
+        if !is_alone || has_ended(nodes, server.start) {
+            continue;
+        }
+        // those who could not be asked say so when somebody wants to know
+        let Ok(mirror) = find(app, &guest, &server, nodes, main).await else { continue };
+        info!(guest = guest.name, node = server.node, mirror = mirror.node, "gets a mirror");
+        guest.servers[number].mirror = Some(mirror);
+        if let Err(error) = write(folder, &guest) {
+            warn!(guest = guest.name, %error, "its hosts cannot be written down");
+            return;
+        }
+    }
+}
