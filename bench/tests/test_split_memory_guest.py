@@ -20,8 +20,10 @@ PAGE = 4096
 CHUNK = 64 << 10
 MAIN, MEMORY, LOAD_KIB = 64 << 20, 160 << 20, 28 << 10
 COLD_MIB = 24  # a file in a guest's memory that is written once
+# What is taken out is in use, too: pages go and come all the time.
 SPLIT = (
-    f"--memory {MEMORY >> 20}M --split main={MAIN >> 20}M,two=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
+    f"--memory {MEMORY >> 20}M --split main={MAIN >> 20}M,two=rest --policy fifo --no-network"
+    f" --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
 )
 RAM, STORE = "/run/mint/ram/libvirt/qemu", "/run/mint/ram/store"
 LIMIT_S = 600
@@ -59,6 +61,12 @@ def goes_on(guest: Guest, more: int = 2) -> None:
         assert time.monotonic() < end, f"{guest} stands still at {before} versions, {writes} writes"
         time.sleep(2)
     assert "FAIL" not in guest.log(), guest.log()[-500:]
+
+
+def page_ins(pair: Server, name: str) -> int:
+    """Pages of a guest that have come back since its pager began; who tells it may be starting."""
+    pair.zero.wait("somebody says where its memory is", f"mintctl vm memory {name}", 120)
+    return pair.mintctl("vm", "memory", name)["page_ins"]
 
 
 class Shared:
@@ -114,10 +122,11 @@ def test_guest_has_its_budget_here_and_the_rest_is_on_another_node(pair: Server,
 def test_guest_waits_for_who_was_killed_and_goes_on(pair: Server, big: Guest, program: str):
     """kill -9 while pages go and come: nothing is lost."""
     node = pair.two if program == "mint-store" else pair.one
-    killed = pid_of(node, program)
+    killed, came = pid_of(node, program), page_ins(pair, "big")
     node.run(f"kill -9 {killed}")
     node.wait(f"another {program} runs", f"p=$(pgrep -x {program}) && [ $p != {killed} ]", 60)
     goes_on(big)
+    assert page_ins(pair, "big") > (0 if program == "mint-pager" else came), "no page has come since"
     assert big.node.out("virsh domstate big").strip() == "running"
 
 
@@ -278,6 +287,44 @@ def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair:
         node.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
     assert "cannot go on" in pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
     shared.end()
+
+
+def wait_copies(pair: Server, name: str, keeps: str, mirror: str) -> None:
+    """Wait until a node keeps what a guest's own has no room for, and another one has all of it, too."""
+    end = time.monotonic() + LIMIT_S * SLOWNESS
+    while True:
+        view = pair.mintctl("vm", "memory", name)
+        assert view["lost_bytes"] == 0, view
+        if [(host["node"], host.get("mirror"), host.get("mirror_behind_bytes")) for host in view["hosts"]] == [(keeps, mirror, 0)]:
+            return
+        assert time.monotonic() < end, view
+        time.sleep(1)
+
+
+def test_guest_of_two_copies_outlives_either_node_that_keeps_them(pair: Server, shared: Shared):
+    """Node 2 ends and takes along what it keeps: node 0 has the same, and takes its place. Node 2 is started again, gets
+    all of it, and ends again. Then it takes node 0's place, which is to keep nothing any more."""
+    shared.end()
+    for node in (pair.zero, pair.two):
+        node.wait("nobody keeps anything there", f"[ -z \"$(ls {STORE})\" ]", 60)
+    with Guest(pair.one, "twice") as guest:
+        guest.start(f"{SPLIT} --copies 2")
+        guest.wait_line(COMPARED, LIMIT_S)
+        wait_copies(pair, "twice", "two", "node0")
+        assert min(kept_bytes(pair.zero), kept_bytes(pair.two)) > 64 * CHUNK
+        for keeps in ("two", "node0"):
+            pair.mintctl("node", "kill", "two")
+            goes_on(guest)
+            view = pair.mintctl("vm", "memory", "twice")
+            assert [(host["node"], host.get("mirror")) for host in view["hosts"]] == [("node0", None)], (keeps, view)
+            assert view["lost_bytes"] == 0 and view["elsewhere_bytes"] > 64 * CHUNK, view
+            pair.mintctl("node", "start", "two")
+            wait_copies(pair, "twice", "node0", "two")
+            assert kept_bytes(pair.two) > 64 * CHUNK
+        pair.zero.run("mintctl memory evacuate node0", LIMIT_S)
+        assert [host["node"] for host in pair.mintctl("vm", "memory", "twice")["hosts"]] == ["two"]
+        assert pair.zero.out(f"ls {STORE}") == ""
+        goes_on(guest)
 
 
 def uses_less_than_it_has(pair: Server, name: str, less_bytes: int) -> None:
