@@ -156,7 +156,8 @@ pub struct MigrateRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge: bool,
     /// Its memory is split anew first, like `main=256M,node1=rest`: `main` is the node that it goes
-    /// to, which may be its own.
+    /// to, which may be its own. `auto`: that node has what there is room for, others the rest; if it
+    /// has room for all, all comes there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
     /// With that: how its pager chooses what goes to other hosts from now on; nothing: as before.

@@ -67,6 +67,9 @@ pub struct NodeKeeps {
     pub kept_bytes: u64,
     /// What it has promised to keep at most.
     pub limit_bytes: u64,
+    /// What it could promise besides; nothing from an older daemon.
+    #[serde(default)]
+    pub free_bytes: Option<u64>,
     /// Of those that another node has the same of, how much that may not have yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<KeptMirror>,

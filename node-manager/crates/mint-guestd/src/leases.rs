@@ -157,6 +157,12 @@ pub(crate) async fn keeps(app: &App) -> Result<NodeKeeps, ErrorBody> {
         guests: given.iter().filter(|lease| lease.kept_bytes > 0).count() as u64,
         kept_bytes: sum(|lease| lease.kept_bytes),
         limit_bytes: sum(|lease| lease.limit_bytes),
+        free_bytes: Some(
+            app.host
+                .free_memory_bytes()
+                .saturating_sub(promised(&given))
+                .saturating_sub(RESERVE_BYTES),
+        ),
         mirrors: given.iter().filter_map(mirror).collect(),
     })
 }

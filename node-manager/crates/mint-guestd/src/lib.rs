@@ -12,6 +12,7 @@
 
 mod app;
 mod arrivals;
+mod auto;
 mod console;
 mod copies;
 mod evacuate;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use crate::app::{App, Moving, client_error, path_of};
+use crate::auto::{self, AUTO};
 use crate::hosts::{Unread, reread, running};
 use crate::leases::{self, RESERVE_BYTES};
 use crate::memory::{failed, write};
@@ -61,7 +62,14 @@ pub(crate) async fn prepare(
     let moving = app.begin(&uuid).ok_or_else(|| {
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
-    let words = request.split.as_deref();
+    let auto = match request.split.as_deref() {
+        Some(AUTO) => Some(auto::resolve(app, &uuid, &name, &here).await?),
+        _ => None,
+    };
+    let words = match &auto {
+        Some(resolved) => resolved.as_deref(),
+        None => request.split.as_deref(),
+    };
     let split = words
         .map(|words| split::parse(app, &uuid, &name, words, request.policy, request.copies))
         .transpose()?;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::app::{App, Moving, client_error, path_of};
+use crate::auto::{self, AUTO};
 use crate::copies::drop_copies;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
@@ -77,6 +78,11 @@ pub(crate) async fn prepare(
         None => None,
     };
     let xml = leaving.persistent_xml.clone();
+    let mut request = request;
+    if request.split.as_deref() == Some(AUTO) {
+        request.split = auto::resolve(app, &uuid, &leaving.guest.name, &to).await?;
+        request.merge = request.split.is_none();
+    }
     let mut departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
     if request.merge {
         merge_spread(&mut departure)?;

@@ -47,7 +47,7 @@ struct Machine {
     apps: Vec<Arc<App>>,
 }
 
-fn view(id: u32, here: u32) -> NodeView {
+pub(crate) fn view(id: u32, here: u32) -> NodeView {
     NodeView {
         id: NodeId::new(id).unwrap(),
         name: format!("node{id}"),

@@ -57,8 +57,8 @@ pub enum VmCommand {
         /// Split its memory anew first: what its new node has of it, and others, which keep the rest
         ///
         /// For guests whose memory can be split: mint-guest --split makes one. Its new node may
-        /// be the one that it is on.
-        #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…")]
+        /// be the one that it is on. `auto`: its new node has what there is room for, others the rest.
+        #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…|auto")]
         split: Option<String>,
         /// How its pager chooses what goes to other nodes: aging, clock, fifo, random, address
         #[arg(long, value_name = "POLICY", requires = "split")]
