@@ -35,7 +35,7 @@ from rig import paths
 from rig.errors import RigError
 from rig.plan import BadPlan
 
-GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "migrate", "isolation", "scaling")
+GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "migrate", "split", "isolation", "scaling")
 OUT = paths.BUILD / "report"
 ANOTHER_BOOT = 4
 

@@ -17,6 +17,7 @@ import figures_network
 import figures_partition
 import figures_ready
 import figures_scaling
+import figures_split
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
@@ -38,6 +39,7 @@ MODULES = {
     "network": figures_network,
     "moves": figures_moves,
     "migrate": figures_migrate,
+    "split": figures_split,
     "scaling": figures_scaling,
     "isolation": figures_isolation,
 }
@@ -58,6 +60,10 @@ class Played:
         self.machine = SimpleNamespace(
             monitor=self, process=SimpleNamespace(pid=1), stretches=lambda label: list(self.stretches)
         )
+
+    def ensure_pair(self) -> bool:
+        """Its nodes run."""
+        return True
 
     def execute(self, command: str) -> None:
         """QEMU's monitor; two machines do not run at a time where one is to stand still."""
@@ -171,6 +177,13 @@ class PlayedTwo:
         pass
 
 
+class PlayedPaged:
+    """A guest whose pages come back whatever its pager knows."""
+
+    def by(self, policy: str) -> dict[str, float]:
+        return {"came": 200.0, "work": 0.5}
+
+
 class PlayedPlace:
     """Takes ten times a second of its own core, and 500 instructions."""
 
@@ -242,6 +255,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_migrate, "movers", lambda _: contextlib.nullcontext(sides))
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
+    monkeypatch.setattr(figures_split, "paged", lambda _: contextlib.nullcontext(PlayedPaged()))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
     monkeypatch.setattr(figures_scaling, "kernels", played_kernels)
     monkeypatch.setattr(figures_scaling, "together", played_together)
