@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeView};
 use mint_split::{LeaseEnd, NodeStart, Server, SplitGuest, files};
-use mint_types::{NodeState, Refusal, RefusalCode};
+use mint_types::{NodeState, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -28,6 +28,8 @@ const READ_WITHIN: Duration = Duration::from_secs(20);
 /// Between looks at guests of which a host is to keep nothing any more.
 const LOOK: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(200);
+/// For a mirror to have all of what is kept, when its memory server is to have nothing any more.
+const HAS_ALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a node keeps of a guest of this node begins to go elsewhere; [`watch`] sees to the rest.
 ///
@@ -103,38 +105,66 @@ async fn leave_copy(
     let left = NodeStart { node: from.id.as_u32(), boots: from.boots };
     let mut new = guest.clone();
     new.left.push(left);
-    let stays = match its(&mirror.node) {
-        true => Server { mirror: None, ..server.clone() },
-        false => mirrors::promoted(app, guest, server, mirror, nodes, main).await?,
-    };
-    new.servers[number] = stays.clone();
-    // another one first, if there is a node for it; else there is one copy until there is
-    match mirrors::find(app, &new, &stays, nodes, main).await {
-        Ok(mirror) => new.servers[number].mirror = Some(mirror),
-        Err(error) => {
-            info!(guest = guest.name, %error, "has one copy until another node has room");
-            mirrors::tell(app, &new, &stays, nodes, main).await?;
-        }
-    }
     let cannot =
         |error| failed(format_args!("cannot change hosts of guest {}: {error}", guest.name));
+    let (stays, secret) = match its(&mirror.node) {
+        true => (Server { mirror: None, ..server.clone() }, mirror.at.secret),
+        false => {
+            wait_for_mirror(app, guest, server).await?;
+            // it says from here on that it keeps something to nobody: what it has said its mirror has
+            let shut = Server { secret: random_secret()?, ..server.clone() };
+            new.servers[number] = shut.clone();
+            write(folder, &new).map_err(cannot)?;
+            mirrors::tell(app, &new, &shut, nodes, main).await?;
+            (mirrors::promoted(app, guest, server, mirror, nodes, main).await?, shut.secret)
+        }
+    };
+    new.servers[number] = stays.clone();
     write(folder, &new).map_err(cannot)?;
-    if !its(&mirror.node) {
+    if its(&mirror.node) {
+        mirrors::tell(app, &new, &stays, nodes, main).await?;
+    } else {
         read_again(folder, &new).await;
     }
     let path = path_of(None, from.id);
-    let secret = if its(&mirror.node) { mirror.at.secret } else { server.secret };
     let end = LeaseEnd { uuid: guest.uuid, secret, epoch: Some(guest.epoch) };
     let ended: Result<Value, ClientError> =
         app.mintd.post(&format!("{path}/leases/end"), &end).await;
     ended.map_err(client_error)?;
-    info!(
-        guest = guest.name,
-        from = from.name,
-        to = stays.node,
-        "one copy has gone, the other stays"
-    );
+    let (from, to) = (&from.name, &stays.node);
+    info!(guest = guest.name, from, to, "one copy has gone, the other stays");
+    // there is one copy until there is a node for another one
+    match mirrors::find(app, &new, &stays, nodes, main).await {
+        Ok(mirror) => {
+            new.servers[number].mirror = Some(mirror);
+            write(folder, &new).map_err(cannot)?;
+        }
+        Err(error) => info!(guest = guest.name, %error, "it has one copy"),
+    }
     Ok(Some(stays.node))
+}
+
+/// Until the mirror of a memory server has all that its main host was told is kept.
+async fn wait_for_mirror(app: &App, guest: &SplitGuest, server: &Server) -> Result<(), ErrorBody> {
+    let end = Instant::now() + HAS_ALL_WITHIN;
+    loop {
+        let behind = mirrors::behind_bytes(app, guest, server).await;
+        if behind == Some(0) {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            let behind = behind.map_or("an unknown part".to_owned(), format_bytes);
+            let text = format!(
+                "the second copy of what {} keeps of guest {} lacks {behind}",
+                server.node, guest.name
+            );
+            let refusal =
+                Refusal::new(RefusalCode::VmBusy, format_args!("vm {}", guest.name), text)
+                    .hint("ask again when it has all: mintctl vm memory tells");
+            return Err(ErrorBody::refused(vec![refusal]));
+        }
+        sleep(AGAIN).await;
+    }
 }
 
 /// A guest of that UUID, as its file says now, with its folder.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::NodeView;
+use mint_api::{ErrorBody, NodeView};
 use mint_split::{NodeStart, Server, SplitGuest};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::hosts::{read_again, running};
 use crate::memory::{known, text, write};
 use crate::mirrors::{find, forget, promoted, tell};
+use crate::servers::failed;
 
 /// Between looks at nodes that keep something.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,14 +32,53 @@ fn has_ended(nodes: &[NodeView], start: Option<NodeStart>) -> bool {
     })
 }
 
+/// Leases are as a guest's file says, whatever a daemon before this one had begun.
+///
+/// # Errors
+/// When a node does not answer.
+pub(crate) async fn set_right(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBody> {
+    let (nodes, here) = (app.nodes().await?, app.here().await?);
+    let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
+    let Some(_changing) = app.begin(uuid) else {
+        return Err(failed(format_args!("guest {uuid} is being moved")));
+    };
+    let Some((folder, guest)) = running(app, uuid) else { return Ok(()) };
+    for server in guest.servers.iter().filter(|server| !server.is_over()) {
+        if let Some(mirror) = &server.mirror {
+            let its = Server {
+                node: mirror.node.clone(),
+                secret: mirror.at.secret,
+                mirror: None,
+                ..server.clone()
+            };
+            if !has_ended(&nodes, mirror.start) {
+                tell(app, &guest, &its, &nodes, main).await?;
+            }
+        }
+        if !has_ended(&nodes, server.start) {
+            tell(app, &guest, server, &nodes, main).await?;
+        }
+    }
+    read_again(&folder, &guest).await;
+    Ok(())
+}
+
 /// Looks after the mirrors of this node's guests, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
     let mut tried = Instant::now();
+    let wanting = known(&app).into_iter().filter(|(_, guest)| wants(guest));
+    let mut before: Vec<String> = wanting.map(|(_, guest)| text(&guest.uuid)).collect();
     loop {
         sleep(LOOK).await;
         let tries = tried.elapsed() >= TRY;
         if tries {
             tried = Instant::now();
+        }
+        for uuid in std::mem::take(&mut before) {
+            if let Err(error) = set_right(&app, &uuid).await {
+                warn!(uuid, %error, "its leases are looked at again");
+                before.push(uuid);
+            }
         }
         for (_, guest) in known(&app).into_iter().filter(|(_, guest)| wants(guest)) {
             tend(&app, &text(&guest.uuid), tries).await;
@@ -66,6 +106,10 @@ pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
         let is_over = server.is_over();
         if let Some(mirror) = server.mirror.clone() {
             let is_lost = has_ended(&nodes, mirror.start);
+            if is_lost && has_ended(&nodes, server.start) {
+                // both: nobody is left to be told
+                continue;
+            }
             if is_lost || is_over || server.leaves || new.copies < 2 {
                 let alone = Server { mirror: None, ..server };
                 let told = match is_over {

@@ -12,7 +12,7 @@ use mint_split::{CHUNK_PAGES_MAX, Frame, Mirror, MirrorView, PageNo, PageRun, Ve
 use crate::kept::Kept;
 
 /// A mirror that does not answer for so long is not waited for: the guest goes on with one copy.
-const WAITS: Duration = Duration::from_secs(30);
+const WAITS: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
 /// Pages that are told at once.
 const AT_ONCE: usize = 2048;
 

@@ -64,7 +64,8 @@ pub(crate) fn keep_mirrored(guest: &impl Mirrored, number: u64) {
             Err(ended) => ended,
             Ok(never) => match never {},
         };
-        let has_refused = matches!(ended, Ended::Refused(_));
+        // its lease may be another main host's by now, which this one hears of in a moment
+        let has_refused = matches!(ended, Ended::Refused(reason) if reason != Reason::Stranger);
         let waits = guest.with(number, |mirror, _| {
             mirror.lost();
             let told = mirror.waits_no_more(has_refused);

@@ -53,7 +53,9 @@ impl Store {
             main: lease.main,
             limit_bytes: lease.limit_bytes,
             kept_bytes: 0,
-            mirror: lease.mirror.map(|_| MirrorView { is_connected: true, behind_pages: 3 }),
+            mirror: lease
+                .mirror
+                .map(|_| MirrorView { is_connected: true, behind_pages: lease.epoch - 1 }),
         };
         Json(store.leases().iter().map(view).collect())
     }

@@ -10,7 +10,7 @@ use mint_split::{Lease, NodeStart, SplitGuest};
 use super::memory::{Store, UUID, files, pager, split, tell, third, until};
 use super::*;
 use crate::mirrors::behind_bytes;
-use crate::tend::tend;
+use crate::tend::{set_right, tend};
 
 fn twice() -> String {
     split("node2").replace("chunk='65536'", "chunk='65536' copies='2'")
@@ -65,7 +65,10 @@ fn guest_of_two_copies_has_a_mirror_that_its_memory_server_knows() {
         assert_eq!((first.mirror, first.secret), (Some(mirror.at), server.secret));
         assert_eq!((second.secret, second.limit_bytes), (mirror.at.secret, server.limit_bytes));
         assert_eq!(mirror.start, Some(NodeStart { node: 3, boots: 1 }));
+        assert_eq!(behind_bytes(&machine.apps[0], &its, server).await, Some(0));
+        twice.store.0.lock().unwrap()[0].epoch = 4;
         assert_eq!(behind_bytes(&machine.apps[0], &its, server).await, Some(3 * 4096));
+        twice.store.0.lock().unwrap()[0].epoch = 1;
         // it ends, and nobody keeps anything
         fs::remove_dir_all(machine.folder.path().join("root1/proc/7")).unwrap();
         tell(&machine, "end", &self::twice()).await.unwrap();
@@ -112,6 +115,45 @@ fn mirror_takes_the_place_of_a_node_that_has_started_anew_which_then_becomes_its
         assert_eq!((mirror.node.as_str(), mirror.at.secret), ("node2", lease.secret));
         let lease = twice.lease3().unwrap();
         assert_eq!((lease.secret, lease.mirror), (server.secret, Some(mirror.at)));
+    });
+}
+
+#[test]
+fn leases_follow_the_guests_file_whatever_a_daemon_had_begun() {
+    test(async |machine| {
+        let twice = Twice::begin(&machine).await;
+        let server = guest(&twice.folder).servers[0].clone();
+        let mirror = server.mirror.clone().unwrap();
+        // it died after it had shut the one out, and after it had put the other in its place
+        twice.store.0.lock().unwrap()[0].secret = [7; 16];
+        let other = Lease { secret: [8; 16], ..twice.lease3().unwrap() };
+        twice.third.lock().unwrap().push(other);
+        set_right(&machine.apps[0], UUID).await.unwrap();
+        let (first, second) = (twice.store.leases()[0].clone(), twice.lease3().unwrap());
+        assert_eq!(
+            (first.secret, first.mirror, first.stays),
+            (server.secret, Some(mirror.at), true)
+        );
+        assert_eq!((second.secret, second.mirror, second.stays), (mirror.at.secret, None, true));
+    });
+}
+
+#[test]
+fn node_whose_mirror_lacks_something_keeps_what_it_has() {
+    test(async |machine| {
+        let twice = Twice::begin(&machine).await;
+        let before = guest(&twice.folder);
+        // the played memory server takes this for pages that its mirror lacks
+        twice.store.0.lock().unwrap()[0].epoch = 2;
+        let leaves = async {
+            let host = NodeId::new(2).unwrap();
+            let path = format!("/v1/local/vms/{UUID}/memory/leave");
+            machine.client().post::<KeptGone>(&path, &HostLeaves { host }).await
+        };
+        let waits = tokio::time::timeout(std::time::Duration::from_secs(2), leaves).await;
+        assert!(waits.is_err(), "it waits: {waits:?}");
+        assert_eq!(guest(&twice.folder), before);
+        assert_eq!(twice.store.leases().len(), 1);
     });
 }
 
