@@ -141,6 +141,8 @@ def test_device_that_carries_the_default_route(bare: Server):
     ):
         message = refused(bare.zero, "device_busy", device=CARD2_E1000E)["message"]
         assert f"{card} carries the default route" in message
+    # on a machine that has just started
+    bare.zero.wait("the guests' bridge is there", "[ -e /sys/class/net/mintbr0 ]", 120)
     with bare.zero.undone(f"ip link set {card} master mintbr0", f"ip link set {card} nomaster"):
         assert f"{card} is a port of mintbr0" in refused(bare.zero, "device_busy", device=CARD2_E1000E)["message"]
     would_do(bare, CARD2_E1000E)
