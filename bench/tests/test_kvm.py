@@ -86,6 +86,9 @@ def test_virsh_shows_only_the_nodes_own_guests(pair: Server):
 @pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1), (0, 1)])
 def test_virsh_reaches_another_node_over_mint0(pair: Server, here: int, there: int):
     """virsh -c qemu+ssh://nodeN/system: the answer is that node's."""
+    # nodes that have just started
+    for number in (here, there):
+        pair.wait_ready(pair.node(number))
     want = "capabilities | sed -n 's/.*<uuid>\\(.*\\)<.uuid>.*/\\1/p'"
     uuid = pair.node(here).out(f"virsh -c qemu+ssh://node{there}/system {want}", 180)
     assert len(uuid) == 36
