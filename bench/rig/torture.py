@@ -28,11 +28,25 @@ class Torture:
     node: Node
     job: Job
     folder: str
+    guest: dict  # as its pager is told of it
+    mirror: Node  # has what its memory server has
+    mirror_lease: dict
 
     def view(self) -> dict:
         """What its pager says; nothing while there is none."""
         said = self.node.run(f"nc -U {self.folder}/pager.sock </dev/null", check=False).out
         return json.loads(said) if said.startswith("{") else {}
+
+    def take_over(self) -> None:
+        """The mirror becomes its memory server, as mint-guestd has it do."""
+        lease = {**self.mirror_lease, "secret": list(secrets.token_bytes(16)), "stays": True}
+        _post(self.mirror, "/v1/leases", lease)
+        address = f"{self.node.machine.address(self.mirror.number)}:{STORE_PORT}"
+        self.guest["servers"][0] |= {"address": address, "secret": lease["secret"]}
+        _tell(self.node, self.folder, self.guest)
+        said = self.node.out(f"nc -U {self.folder}/again.sock </dev/null")
+        if said != "done":
+            raise RigError(f"its pager does not take another memory server: {said}")
 
     def end(self) -> dict[str, int]:
         """What it has done and found, at its end."""
@@ -50,17 +64,27 @@ def _post(node: Node, path: str, document: dict) -> str:
     return node.run(command, stdin=json.dumps(document).encode()).out
 
 
+def _tell(node: Node, folder: str, guest: dict) -> None:
+    """Its pager, once it reads that."""
+    node.run(f"mkdir -p {folder} && cat >{folder}/new && mv {folder}/new {folder}/guest.json", stdin=json.dumps(guest).encode())
+
+
 @contextlib.contextmanager
-def torture(server: Server, main: int, sub: int, pages: int, main_pages: int, words: str) -> Iterator[Torture]:
-    """So many pages of a process on node main, which has main_pages of them at a time; node sub keeps the others."""
-    boots, address = server.mintctl.nodes()[main]["boots"], server.address(sub)
-    main, sub = server.node(main), server.node(sub)
+def torture(server: Server, nodes: tuple[int, int, int], pages: int, main_pages: int, words: str) -> Iterator[Torture]:
+    """So many pages of a process on the first of these nodes, which has main_pages of them at a time; the second keeps the
+    others, and the third the same."""
+    boots, address = server.mintctl.nodes()[nodes[0]]["boots"], server.address(nodes[1])
+    main, sub, mirror = map(server.node, nodes)
     uuid, secret = list(secrets.token_bytes(16)), list(secrets.token_bytes(16))
     folder = f"{RAM}/torture"
     lease = {"uuid": uuid, "secret": secret, "epoch": 1, "memory_bytes": pages * PAGE, "limit_bytes": 2 * pages * PAGE,
              "main": {"node": main.number, "boots": boots}}  # fmt: skip
     main.run(f"cat >{PROGRAM} && chmod +x {PROGRAM}", stdin=paths.need(paths.TORTURE).read_bytes())
-    _post(sub, "/v1/leases", lease)
+    mirror_lease = {**lease, "secret": list(secrets.token_bytes(16))}
+    _post(mirror, "/v1/leases", mirror_lease)
+    at = {"address": f"{server.address(mirror.number)}:{STORE_PORT}", "secret": mirror_lease["secret"]}
+    _post(sub, "/v1/leases", {**lease, "mirror": at})
+    guest: dict = {"servers": [{"secret": secret}]}
     job = main.start(f"{PROGRAM} file={RAM}/tortured pages={pages} disk={DISK} {words}", 3600)
     try:
         main.wait("it has mapped its memory", "pgrep -x torture", 60)
@@ -69,11 +93,13 @@ def torture(server: Server, main: int, sub: int, pages: int, main_pages: int, wo
             "chunk_bytes": 16 * PAGE, "epoch": 1, "qemu": int(main.out("pgrep -x torture")),
             "servers": [{"node": "sub", "address": f"{address}:{STORE_PORT}", "secret": secret, "limit_bytes": 2 * pages * PAGE}],
         }  # fmt: skip
-        main.run(f"mkdir -p {folder} && cat >{folder}/guest.json", stdin=json.dumps(guest).encode())
+        _tell(main, folder, guest)
         main.run(f"MINT_FAULT={FAULT} setsid mint-keeper {folder} </dev/null >/tmp/keeper.log 2>&1 & "
                  "until grep -qx armed /tmp/keeper.log; do kill -0 $! || exit 1; sleep 0.1; done")  # fmt: skip
-        yield Torture(main, job, folder)
+        yield Torture(main, job, folder, guest, mirror, mirror_lease)
     finally:
         print(main.run("pkill -9 -x torture; sleep 1; pkill -9 -x mint-keeper; tail -n 20 /tmp/keeper.log", check=False).out)
         main.run(f"rm -rf {folder} {RAM}/tortured {DISK} {PROGRAM} /tmp/keeper.log")
         _post(sub, "/v1/leases/end", {"uuid": uuid, "secret": secret})
+        for its in (mirror_lease["secret"], guest["servers"][0]["secret"]):
+            _post(mirror, "/v1/leases/end", {"uuid": uuid, "secret": its})

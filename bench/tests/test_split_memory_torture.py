@@ -12,7 +12,7 @@ from rig.torture import FAULT, Torture, torture
 from rig.wait import SLOWNESS
 
 PAGER = ("pager-take", "pager-taken", "pager-fill", "pager-filled", "pager-drop", "pager-heard", "pager-say")
-STORE = ("store-heard", "store-kept", "store-given", "store-dropped", "store-listed")
+STORE = ("store-heard", "store-kept", "store-given", "store-dropped", "store-listed", "store-mirrors", "store-mirrored")
 STORE_FAULT = "/run/mint/fault-store"
 PAGES, MAIN_PAGES = 1024, 256
 LIMIT_S = 120
@@ -45,8 +45,8 @@ def talks(running: Torture) -> dict:
 
 @pytest.mark.soak
 def test_no_page_is_lost_stale_or_twice_while_pager_and_memory_server_die(pair: Server, request: pytest.FixtureRequest):
-    """--page-kills kills, at each step of both at least once; then --page-moves pages go and come. Threads compare what
-    they wrote, and what disks read into."""
+    """--page-kills kills, at each step of both at least once; then the memory server's mirror takes its place, and
+    --page-moves pages go and come. Threads compare what they wrote, and what disks read into."""
     moves, kills = request.config.getoption("--page-moves"), request.config.getoption("--page-kills")
     seed = request.config.getoption("--seed")
     choose = random.Random(seed)
@@ -56,10 +56,11 @@ def test_no_page_is_lost_stale_or_twice_while_pager_and_memory_server_die(pair: 
     pair.two.run(f"rm -f {STORE_FAULT}; MINT_FAULT={STORE_FAULT} mint-service restart mint-store")
     pair.two.wait("its memory server answers", "[ -S /run/mint/store.sock ]", 60)
     try:
-        with torture(pair, 1, 2, PAGES, MAIN_PAGES, f"threads=2 reads=1 seed={seed}") as running:
+        with torture(pair, (1, 2, 0), PAGES, MAIN_PAGES, f"threads=2 reads=1 seed={seed}") as running:
             talks(running)
             for step in steps:
                 kill_at(pair, running, step)
+            running.take_over()
             begin, end = talks(running), time.monotonic() + moves / 100 * SLOWNESS
             count = begin["page_ins"] + begin["page_outs"] + moves
             while (view := running.view()) and view["page_ins"] + view["page_outs"] < count:
