@@ -120,10 +120,11 @@ async fn leave_copy(
         }
     };
     new.servers[number] = stays.clone();
-    write(folder, &new).map_err(cannot)?;
     if its(&mirror.node) {
         mirrors::tell(app, &new, &stays, nodes, main).await?;
-    } else {
+    }
+    write(folder, &new).map_err(cannot)?;
+    if !its(&mirror.node) {
         read_again(folder, &new).await;
     }
     let path = path_of(None, from.id);
@@ -338,7 +339,6 @@ async fn settle(app: &Arc<App>, uuid: &str) {
             Err(_) => Ok(Value::Null),
         };
         match ended.map_err(client_error) {
-            // its mirror is forgotten with it
             Ok(_) => server.limit_bytes = 0,
             Err(error) => warn!(guest = guest.name, node = server.node, %error, "a lease goes on"),
         }

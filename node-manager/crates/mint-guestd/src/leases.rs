@@ -141,6 +141,12 @@ pub(crate) async fn promised_bytes(app: &App) -> u64 {
     list(app).await.map_or(0, |given| promised(&given))
 }
 
+/// What this node can promise besides what it has promised.
+fn free_bytes(app: &App, given: &[LeaseView]) -> u64 {
+    let free = app.host.free_memory_bytes().saturating_sub(promised(given));
+    free.saturating_sub(RESERVE_BYTES)
+}
+
 fn promised(given: &[LeaseView]) -> u64 {
     let each = given.iter().map(|given| given.limit_bytes.saturating_sub(given.kept_bytes));
     each.fold(0, u64::saturating_add)
@@ -157,12 +163,7 @@ pub(crate) async fn keeps(app: &App) -> Result<NodeKeeps, ErrorBody> {
         guests: given.iter().filter(|lease| lease.kept_bytes > 0).count() as u64,
         kept_bytes: sum(|lease| lease.kept_bytes),
         limit_bytes: sum(|lease| lease.limit_bytes),
-        free_bytes: Some(
-            app.host
-                .free_memory_bytes()
-                .saturating_sub(promised(&given))
-                .saturating_sub(RESERVE_BYTES),
-        ),
+        free_bytes: Some(free_bytes(app, &given)),
         mirrors: given.iter().filter_map(mirror).collect(),
     })
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::warn;
 
 use crate::app::{App, client_error, path_of};
-use crate::servers::{failed, host, kept_lease, lease, named, random_secret, text};
+use crate::servers::{ask, failed, host, kept_lease, lease, named, random_secret, text};
 
 fn is_node(nodes: &[NodeView], name: &str, node: &NodeView) -> bool {
     named(nodes, name).is_some_and(|named| named.id == node.id)
@@ -52,16 +52,14 @@ pub(crate) async fn find(
     for node in free_nodes(nodes, guest) {
         let path = path_of(None, node.id);
         let wanted = lease(guest, random_secret()?, server.limit_bytes, main);
-        let given: Result<ServerAddress, ClientError> =
-            app.mintd.post(&format!("{path}/leases"), &wanted).await;
-        let given = match given.map_err(client_error) {
+        let given = match ask(app, &path, &node.name, &wanted).await {
             Ok(given) => given,
+            Err(error) if error.code == ErrorCode::PlanRefused => {
+                refusals.extend(error.refusals);
+                continue;
+            }
             Err(error) => {
-                end(app, &path, &wanted).await;
-                match error.code {
-                    ErrorCode::PlanRefused => refusals.extend(error.refusals),
-                    _ => refusals.push(silent(guest, node, &error)),
-                }
+                refusals.push(silent(guest, node, &error));
                 continue;
             }
         };

@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::hosts::{read_again, running};
 use crate::memory::{known, text, write};
 use crate::mirrors::{find, forget, promoted, tell};
+use crate::pagers::view;
 use crate::servers::failed;
 
 /// Between looks at nodes that keep something.
@@ -80,10 +81,21 @@ pub(crate) async fn watch(app: Arc<App>) {
                 before.push(uuid);
             }
         }
-        for (_, guest) in known(&app).into_iter().filter(|(_, guest)| wants(guest)) {
+        for (folder, guest) in known(&app).into_iter().filter(|(_, guest)| wants(guest)) {
+            if tries && !before.contains(&text(&guest.uuid)) && is_silent(&folder, &guest).await {
+                before.push(text(&guest.uuid));
+            }
             tend(&app, &text(&guest.uuid), tries).await;
         }
     }
+}
+
+/// Whether a guest's pager has no connection to a memory server: a change may have been begun and not
+/// ended.
+async fn is_silent(folder: &Path, guest: &SplitGuest) -> bool {
+    let Ok(view) = view(folder).await else { return false };
+    let mut its = guest.servers.iter().zip(&view.servers);
+    its.any(|(server, view)| !server.is_over() && !view.is_connected)
 }
 
 /// Whether a guest has mirrors, or is to have some, or has some that it is not to have.
@@ -110,7 +122,7 @@ pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
                 // both: nobody is left to be told
                 continue;
             }
-            if is_lost || is_over || server.leaves || new.copies < 2 {
+            if is_lost || is_over || new.copies < 2 {
                 let alone = Server { mirror: None, ..server };
                 let told = match is_over {
                     true => Ok(true),

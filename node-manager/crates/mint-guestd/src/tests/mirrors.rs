@@ -119,6 +119,30 @@ fn mirror_takes_the_place_of_a_node_that_has_started_anew_which_then_becomes_its
 }
 
 #[test]
+fn memory_server_that_leaves_has_its_mirror_until_it_keeps_nothing() {
+    test(async |machine| {
+        let twice = Twice::begin(&machine).await;
+        let mut leaves = guest(&twice.folder);
+        leaves.servers[0].leaves = true;
+        crate::memory::write(&twice.folder, &leaves).unwrap();
+        tend(&machine.apps[0], UUID, true).await;
+        assert_eq!(guest(&twice.folder), leaves);
+        starts(&machine, 2, 0);
+        tend(&machine.apps[0], UUID, true).await;
+        let server = guest(&twice.folder).servers[0].clone();
+        assert_eq!((server.node.as_str(), server.leaves), ("node3", true));
+        // it keeps nothing any more
+        starts(&machine, 2, 2);
+        leaves.servers[0].limit_bytes = 0;
+        crate::memory::write(&twice.folder, &leaves).unwrap();
+        tend(&machine.apps[0], UUID, true).await;
+        assert_eq!(guest(&twice.folder).servers[0].mirror, None);
+        let mirror = leaves.servers[0].mirror.clone().unwrap().at.secret;
+        assert!(twice.third.lock().unwrap().iter().all(|lease| lease.secret != mirror));
+    });
+}
+
+#[test]
 fn leases_follow_the_guests_file_whatever_a_daemon_had_begun() {
     test(async |machine| {
         let twice = Twice::begin(&machine).await;
