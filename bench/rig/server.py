@@ -119,6 +119,12 @@ class Server:
             raise RigError("there is no control area in the machine's RAM: node 0 runs without Mint")
         return self._area
 
+    def forget_area(self) -> None:
+        """Make that the control area in the machine's RAM is none any more: it is of a boot that has ended."""
+        phys = self.area.phys
+        self._ram.write(phys, bytes(8))
+        self._area = None
+
     def ledger(self) -> Ledger:
         """Who owns what now, read in the machine's RAM."""
         return self.area.ledger()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rig.load import Ping, check, load
+from rig.reset import Reset
 from rig.server import ONE, TWO, Server
 from rig.wait import wait_until
 
@@ -109,18 +110,16 @@ def test_machine_reboot_ends_in_order_and_nodes_of_nodes_d_come_back(worn: Serve
         path = f"/etc/mint/nodes.d/{plan.name}.toml"
         server.zero.run(f"mkdir -p /etc/mint/nodes.d; cat >{path}", stdin=text.encode())
     server.one.run("echo kept >/root/kept")
-    ledger = server.ledger()
+    ledger, boot_id = server.ledger(), server.area.header.boot_id
     marks = {number: server.node(number).console.mark() for number in (0, 1, 2)}
     # As on a user's machine: a reset is not the end of QEMU.
-    server.machine.monitor.execute("set-action", reboot="reset")
-    try:
-        with node0_comes_back(server):
-            server.two.start("mintctl machine reboot")
-        for number in (1, 2):
-            server.wait_state(number, "running", limit_s=120)
-            server.wait_mintd(server.node(number))
-    finally:
-        server.machine.monitor.execute("set-action", reboot="shutdown")
+    with Reset(server) as reset, node0_comes_back(server):
+        server.two.start("mintctl machine reboot")
+        reset.finish()
+    for number in (1, 2):
+        server.wait_state(number, "running", limit_s=120)
+        server.wait_mintd(server.node(number))
+    assert server.area.header.boot_id != boot_id
     for number, mark in marks.items():
         assert f"mint-init: node {number}: " in server.node(number).console.text(mark)
     assert "still runs and ends with this reset" not in server.zero.console.text(marks[0])
