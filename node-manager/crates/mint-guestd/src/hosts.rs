@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
 use crate::memory::{
-    ask, failed, host, kept_lease, known, lease, named, random_secret, runs, text, write,
+    ask, failed, kept_lease, known, lease, named, random_secret, runs, text, write,
 };
 use crate::mirrors;
 use crate::pagers::view;
@@ -333,10 +333,14 @@ async fn settle(app: &Arc<App>, uuid: &str) {
             continue;
         }
         let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
-        let ended: Result<Value, ClientError> = match host(&nodes, &server.node) {
-            Ok(path) => app.mintd.post(&format!("{path}/leases/end"), &end).await,
+        // the guest's own node, too: it was to keep a part when the guest left it, which it did not
+        let ended: Result<Value, ClientError> = match named(&nodes, &server.node) {
+            Some(node) => {
+                let path = path_of(None, node.id);
+                app.mintd.post(&format!("{path}/leases/end"), &end).await
+            }
             // a node that is gone keeps nothing
-            Err(_) => Ok(Value::Null),
+            None => Ok(Value::Null),
         };
         match ended.map_err(client_error) {
             Ok(_) => server.limit_bytes = 0,
