@@ -19,6 +19,7 @@ from rig.wait import SLOWNESS
 PAGE = 4096
 CHUNK = 64 << 10
 MAIN, MEMORY, LOAD_KIB = 26 << 20, 160 << 20, 14 << 10
+LESS = 20 << 20  # what its next main host has for it, for pages to go ahead of it
 BOOT_MIB = 64  # what it has on its node until it runs
 COLD_MIB = 24  # a file in a guest's memory that is written once
 SPLIT = (
@@ -226,7 +227,7 @@ def monitor_says(node: Node, name: str) -> dict[str, bool]:
 
 # Where a pager dies, of the node that the guest leaves or of its next one.
 SOURCE, TARGET = "source", "target"
-DEATHS = [(SOURCE, "pager-final"), (TARGET, "pager-copied"), (TARGET, "pager-has-all")]
+DEATHS = [(SOURCE, "pager-final"), (TARGET, "pager-copied"), (TARGET, "pager-has-all"), (SOURCE, "pager-ahead")]
 MORE_DEATHS = [
     (SOURCE, "pager-gives"), (SOURCE, "pager-ready"), (SOURCE, "pager-finished"), (TARGET, "pager-runs"), (TARGET, "pager-enters"),
 ]  # fmt: skip
@@ -234,7 +235,8 @@ MORE_DEATHS = [
 
 @pytest.mark.parametrize("deaths", [DEATHS, pytest.param(MORE_DEATHS, marks=[pytest.mark.soak, pytest.mark.soak_only])])
 def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, deaths: list[tuple[str, str]]):
-    """At each of these steps: the keeper starts another one, and the guest is on its new node with all of its memory."""
+    """At each of these steps: the keeper starts another one, and the guest is on its new node with all of its memory. Its
+    next node has less for it when pages go ahead of it."""
     at, other = big, Guest(pair.zero, "big")
     with halt.armed([pair.zero, pair.one], "mint-guestd"):
         pair.zero.wait("all nodes say what guests they have", "mintctl vm list", 120)
@@ -247,16 +249,22 @@ def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, dea
             before = versions(at)
             halt.ask(node, step, "abort")
             other.node.run(f"rm -f {other.log_path}")
-            pair.mintctl("vm", "migrate", "big", "--to", name_of(other.node))
+            less = ("--split", f"main={LESS >> 20}M,two=rest") if step == "pager-ahead" else ()
+            pair.mintctl("vm", "migrate", "big", "--to", name_of(other.node), *less)
             assert not node.run(f"ls {halt.FAULT}", check=False).out, f"{step} was not reached"
             at, other = other, at
             at.wait_line(COMPARED, LIMIT_S)
             goes_on(at, 1)
             assert versions(at) > before, f"{step}: it began anew"
+            if less:
+                assert here_bytes(at.node, "big") <= LESS + CHUNK
         if at is not big:
+            big.node.run(f"rm -f {big.log_path}")
             pair.mintctl("vm", "migrate", "big", "--to", name_of(big.node))
+            big.wait_line(COMPARED, LIMIT_S)
     # what armed them has started them anew
     pair.zero.wait("all nodes say what guests they have", "mintctl vm list", 120)
+    squeeze(pair, big)
     goes_on(big)
 
 
@@ -382,8 +390,13 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         assert here_bytes(pair.zero, "whole") > 48 << 20
         there.wait_line(COMPARED, LIMIT_S)
         goes_on(there)
-        before = versions(there)
+        before, view = versions(there), pair.mintctl("vm", "memory", "whole")
         result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,node0=40M,two=rest")
+        # nothing was taken out and fetched for that where it was: it went from there to each of its hosts
+        ended = re.findall(r"page_ins=(\d+) page_outs=(\d+) ahead=(\d+)", pair.zero.read("/var/log/mint/memory-whole.log"))
+        page_ins, page_outs, ahead = map(int, ended[-1])
+        assert (page_ins, page_outs) == (view["page_ins"], view["page_outs"]), (ended, view)
+        assert ahead * PAGE > COLD_MIB << 20, ended
         assert result["memory_bytes"] == 48 << 20 and not result.get("merged"), result
         here.wait_line(COMPARED, LIMIT_S)
         goes_on(here)

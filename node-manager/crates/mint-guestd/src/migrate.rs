@@ -303,9 +303,18 @@ impl Way {
         for change in &self.plan.changes {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
         }
-        if let Some(split) = &self.split {
-            split::apply(app, &self.uuid, split, self.to.id, lines).await?;
+        let lent = match &self.split {
+            Some(split) => Some(split::lend(app, &self.uuid, split, self.to.id).await?),
+            None => None,
+        };
+        let result = self.goes(app, lines).await;
+        if let (Err(_), Some(lent)) = (&result, lent) {
+            split::take_back(app, lent).await;
         }
+        result
+    }
+
+    async fn goes(&self, app: &Arc<App>, lines: &Lines) -> Result<MigrateResult, ErrorBody> {
         step("move-planned").await;
         self.begin(app).await?;
         step("move-expected").await;
@@ -388,7 +397,8 @@ impl Way {
         let memory = match self.is_split {
             true => {
                 let merge = self.request.merge;
-                Some(moves::go(app, &self.from, &self.uuid, rate, merge).await?)
+                let main_bytes = self.split.as_ref().map(|split| split.main_bytes);
+                Some(moves::go(app, &self.from, &self.uuid, rate, merge, main_bytes).await?)
             }
             false => None,
         };

@@ -211,7 +211,8 @@ pub(crate) fn whole(guest: SplitGuest) -> SplitGuest {
     SplitGuest { main_bytes, servers, ..guest }
 }
 
-/// A guest of this node is about to go: what its next host is to be told.
+/// A guest of this node is about to go, to a host that has so much for it (none: as much as this
+/// one): what that is to be told.
 ///
 /// # Errors
 /// When its pager does not give its pages: it stays as it is.
@@ -221,6 +222,7 @@ pub(crate) async fn go(
     uuid: &str,
     bandwidth_bytes_s: Option<u64>,
     merge: bool,
+    main_bytes: Option<u64>,
 ) -> Result<Arrival, ErrorBody> {
     let (folder, guest) = running(app, uuid)
         .ok_or_else(|| failed(format_args!("guest {uuid} does not run here any more")))?;
@@ -232,11 +234,13 @@ pub(crate) async fn go(
         .parse()
         .map_err(|_| failed(format_args!("node {} has no address on mint0", here.name)))?;
     let secret = random_secret()?;
-    let asked = PagerCall::Go { ip, secret, bandwidth_bytes_s };
+    let asked = PagerCall::Go { ip, secret, bandwidth_bytes_s, main_bytes };
     match call(&folder, &asked).await {
         Ok(PagerAnswer::Goes(address)) => {
             let guest = if merge { whole(guest) } else { guest };
-            let guest = SplitGuest { epoch: guest.epoch + 1, qemu: 0, main: None, ..guest };
+            let main_bytes = main_bytes.unwrap_or(guest.main_bytes);
+            let epoch = guest.epoch + 1;
+            let guest = SplitGuest { main_bytes, epoch, qemu: 0, main: None, ..guest };
             Ok(Arrival { guest, source: Source { address, secret } })
         }
         Ok(PagerAnswer::Cannot(why)) => Err(cannot(&why)),
@@ -253,7 +257,12 @@ pub(crate) async fn tell(app: Arc<App>, uuid: String, lines: Lines) {
         if let Some(told) = told.filter(|_| told != last) {
             let bytes = |pages: u64| format_bytes(pages.saturating_mul(PAGE_BYTES));
             let (sent, rest) = (bytes(told.sent_pages), bytes(told.rest_pages));
-            let text = format!("{sent} of memory sent, round {}, {rest} left", told.rounds.max(1));
+            let ahead = match told.ahead_pages {
+                0 => String::new(),
+                pages => format!(", {} with other hosts", bytes(pages)),
+            };
+            let round = told.rounds.max(1);
+            let text = format!("{sent} of memory sent{ahead}, round {round}, {rest} left");
             lines.send(&Line::Progress(text)).await;
             last = Some(told);
         }

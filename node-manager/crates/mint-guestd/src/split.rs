@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of a guest that runs is split anew (S-memV, 3-1): hosts give leases, or larger ones,
-//! and what its main host has no room for any more goes to them, page by page, while it runs.
+//! The memory of a guest that runs is split anew (S-memV, 3-1): hosts give leases, or larger ones.
+//! What its main host has no room for any more goes to them, page by page, while it runs; or, if it
+//! moves, what its next main host has no room for goes there ahead of it ([`crate::moves`]).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
-use mint_split::{Lease, LeaseEnd, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes};
+use mint_split::{Lease, LeaseEnd, NodeStart, PAGE_BYTES, Server, SplitGuest, files, limit_bytes};
 use mint_types::{NodeId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::{App, path_of};
-use crate::hosts::{Unread, gives_back, reread, running};
-use crate::memory::{ask, failed, host, kept_lease, lease, named, random_secret, write};
+use crate::hosts::{Unread, gives_back, read_again, reread, running};
+use crate::memory::{ask, failed, host, kept_lease, lease, named, random_secret, text, write};
 use crate::pagers::view;
 
 /// Between looks at what is to go, and how long that may stay as it is.
@@ -68,8 +69,14 @@ struct Asked {
     before: Option<Lease>,
 }
 
-/// Splits a guest's memory so, whose main host that node is or will be; returns when its main host
-/// has what it is to have.
+/// Hosts have given what a guest is to have there.
+pub(crate) struct Lent {
+    folder: PathBuf,
+    before: SplitGuest,
+    after: SplitGuest,
+}
+
+/// Splits a guest's memory so on this node; returns when that has what it is to have.
 ///
 /// # Errors
 /// When a host gives no lease, or its pager does not do so: it goes on as before. When it does not
@@ -78,9 +85,56 @@ pub(crate) async fn apply(
     app: &Arc<App>,
     uuid: &str,
     split: &Split,
-    to: NodeId,
+    here: NodeId,
     lines: &Lines,
 ) -> Result<(), ErrorBody> {
+    let lent = change(app, uuid, split, here, |_| split.main_bytes).await?;
+    let main = format_bytes(split.main_bytes);
+    info!(guest = lent.after.name, main, "its memory is split anew");
+    wait(&lent.folder, &lent.after, lines).await
+}
+
+/// Hosts give a guest that is about to move to that node what it is to have there: its pager can
+/// send it there ahead of the guest. What it has here it keeps.
+///
+/// # Errors
+/// When a host gives no lease, or its pager does not talk to it: it goes on as before.
+pub(crate) async fn lend(
+    app: &Arc<App>,
+    uuid: &str,
+    split: &Split,
+    to: NodeId,
+) -> Result<Lent, ErrorBody> {
+    // hosts that are to have nothing any more give it back to this one
+    change(app, uuid, split, to, |main_bytes| main_bytes.max(split.main_bytes)).await
+}
+
+/// The guest stays: hosts that have nothing of it give up their leases ([`crate::hosts::watch`]).
+pub(crate) async fn take_back(app: &Arc<App>, lent: Lent) {
+    let Lent { folder, before, after } = lent;
+    let Some((_, mut guest)) = running(app, &text(&before.uuid)) else { return };
+    if folder.join(files::GOING).exists() || guest != after {
+        warn!(guest = before.name, "its hosts keep their leases until it is split again or ends");
+        return;
+    }
+    for (number, server) in guest.servers.iter_mut().enumerate() {
+        server.leaves = before.servers.get(number).is_none_or(|before| before.leaves);
+    }
+    let SplitGuest { main_bytes, policy, copies, .. } = before;
+    let guest = SplitGuest { main_bytes, policy, copies, ..guest };
+    match write(&folder, &guest) {
+        Ok(()) => read_again(&folder, &guest).await,
+        Err(error) => warn!(guest = guest.name, %error, "its hosts cannot be written down"),
+    }
+}
+
+async fn change(
+    app: &Arc<App>,
+    uuid: &str,
+    split: &Split,
+    to: NodeId,
+    main_bytes: impl FnOnce(u64) -> u64,
+) -> Result<Lent, ErrorBody> {
     let (folder, guest) = running(app, uuid)
         .ok_or_else(|| failed(format_args!("guest {uuid} does not run here any more")))?;
     let here = app.here().await?;
@@ -88,7 +142,7 @@ pub(crate) async fn apply(
     let mut asked = Vec::new();
     let new = match servers(app, &guest, split, main, to, &mut asked).await {
         Ok(servers) => SplitGuest {
-            main_bytes: split.main_bytes,
+            main_bytes: main_bytes(guest.main_bytes),
             policy: split.policy,
             copies: split.copies,
             servers,
@@ -107,21 +161,17 @@ pub(crate) async fn apply(
         return Err(cannot(&error));
     }
     match reread(&folder).await {
-        Ok(()) => {}
+        Ok(()) => Ok(Lent { folder, before: guest, after: new }),
         Err(Unread::Refused(why)) if write(&folder, &guest).is_ok() => {
             give_back(app, asked).await;
-            return Err(cannot(&why));
+            Err(cannot(&why))
         }
         // one that has read it goes on, and so does its successor
         Err(error) => {
             let name = &guest.name;
-            return Err(failed(format_args!(
-                "guest {name} is split when its pager answers: {error}"
-            )));
+            Err(failed(format_args!("guest {name} is split when its pager answers: {error}")))
         }
     }
-    info!(guest = guest.name, main = format_bytes(split.main_bytes), "its memory is split anew");
-    wait(&folder, &new, lines).await
 }
 
 /// A guest's memory servers then: those there were, in their order, and new ones.

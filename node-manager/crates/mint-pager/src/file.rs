@@ -105,6 +105,10 @@ impl Memory for GuestMemory {
         }
     }
 
+    fn page(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()> {
+        self.ram.read_exact_at(bytes, page.0 * PAGE_BYTES)
+    }
+
     fn take_out(&mut self, pages: &[PageNo]) -> io::Result<Vec<PageNo>> {
         let mut gone = Vec::new();
         for run in runs(pages) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a guest that goes has here, for its next host: all pages, those that changed meanwhile,
-//! round after round, and at the switch-over the last ones and the location database.
+//! What a guest that goes has here, for its next host: all pages that are to be there, those that
+//! changed meanwhile, round after round, and at the switch-over the last ones and the location
+//! database. What the next host has no room for goes to memory servers in the same rounds (S-memV,
+//! 3-1): `going_ahead.rs`.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -19,11 +20,14 @@ use tracing::{debug, info};
 
 use crate::memory::Memory;
 use crate::monitor::Switch;
+use crate::pager::Budget;
 use crate::qemu::Qemu;
 use crate::shared::Shared;
 use crate::step::step;
 
 const LOOK: Duration = Duration::from_millis(100);
+/// For memory servers to answer.
+const SERVERS: Duration = Duration::from_millis(10);
 /// So little is left that the guest may stand still for it: a part of what it has here, and
 /// pages at least.
 const REST_PART: u64 = 64;
@@ -41,8 +45,18 @@ const DROPPED: usize = 4096;
 struct Last {
     words: Vec<u32>,
     subs: Vec<SubNo>,
-    /// Pages of which the copy is the page, or was then.
-    leaving: Vec<u64>,
+    /// Pages that the next host is to have, and has not as they are.
+    rest: Vec<u64>,
+}
+
+/// What the next host has of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    No,
+    /// As it was once.
+    Stale,
+    /// As it is.
+    Right,
 }
 
 /// How it ended.
@@ -87,19 +101,26 @@ impl Stop {
 
 /// A guest that goes.
 pub(crate) struct Giving<'a> {
-    shared: &'a Shared,
-    stop: &'a Stop,
+    pub(crate) shared: &'a Shared,
+    pub(crate) stop: &'a Stop,
     bandwidth_bytes_s: Option<u64>,
-    /// What the next host has of it: one bit a page, right or not.
-    sent: Vec<bool>,
+    /// What its next host may have there; none: all that is here.
+    pub(crate) next: Option<Budget>,
+    /// Of each page.
+    sent: Vec<Sent>,
     /// A migration has begun since, so its failure is one of this.
     has_begun: bool,
 }
 
 impl<'a> Giving<'a> {
     /// Nothing has been given.
-    pub fn new(shared: &'a Shared, stop: &'a Stop, bandwidth_bytes_s: Option<u64>) -> Self {
-        Self { shared, stop, bandwidth_bytes_s, sent: Vec::new(), has_begun: false }
+    pub fn new(
+        shared: &'a Shared,
+        stop: &'a Stop,
+        bandwidth_bytes_s: Option<u64>,
+        next: Option<Budget>,
+    ) -> Self {
+        Self { shared, stop, bandwidth_bytes_s, next, sent: Vec::new(), has_begun: false }
     }
 
     /// The guest.
@@ -108,13 +129,13 @@ impl<'a> Giving<'a> {
     }
 
     /// Tells who asks how far it is.
-    fn tell(&self, change: impl FnOnce(&mut DepartureView)) {
+    pub(crate) fn tell(&self, change: impl FnOnce(&mut DepartureView)) {
         let departure = &self.shared.departure;
         let mut told = departure.lock().unwrap_or_else(PoisonError::into_inner);
         change(told.get_or_insert_with(DepartureView::default));
     }
 
-    fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         self.shared.lock().pager.places().geometry()
     }
 
@@ -142,7 +163,12 @@ impl<'a> Giving<'a> {
     /// The guest goes on here, as before.
     pub fn stays(&self) {
         *self.shared.departure.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if self.shared.lock().pager.is_held() {
+        let (went_ahead, is_held) = {
+            let mut locked = self.shared.lock();
+            (locked.pager.end_ahead(), locked.pager.is_held())
+        };
+        if went_ahead || is_held {
+            // memory servers list what they have, and drop what went ahead
             self.shared.goes_on();
         }
         // else it would be missing in what libvirt saves
@@ -162,7 +188,8 @@ impl<'a> Giving<'a> {
     /// When that does not take it, or the guest's memory cannot be read.
     pub fn give(&mut self, to: &TcpStream, takes_ages: bool) -> io::Result<Given> {
         let pages = self.geometry().pages();
-        self.sent = vec![false; usize::try_from(pages).map_err(io::Error::other)?];
+        self.sent = vec![Sent::No; usize::try_from(pages).map_err(io::Error::other)?];
+        self.begin_ahead();
         if self.qemu().switch() != Switch::Stopped {
             self.qemu().leave_memory_out(true)?;
             let home = &self.shared.home;
@@ -170,7 +197,8 @@ impl<'a> Giving<'a> {
             home.faults.watch(base, home.guest.memory_bytes, Watch::HolesAndWrites)?;
             // what is written from here on is told later
             self.written()?;
-            self.send_all(to, 0..pages, false)?;
+            self.choose();
+            self.send_rest(to)?;
         }
         let (mut round, mut stale, mut last, mut is_ready) = (0_u32, 0_u32, u64::MAX, false);
         loop {
@@ -186,18 +214,27 @@ impl<'a> Giving<'a> {
             }
             let written = self.written()?;
             let rest: u64 = written.iter().map(|pages| pages.end - pages.start).sum();
-            self.tell(|told| (told.rounds, told.rest_pages) = (round + 1, rest));
-            for pages in written {
-                self.send_all(to, pages, false)?;
+            self.changed(written);
+            if !is_ready {
+                self.choose();
             }
-            self.drop_gone(to, false)?;
-            round += 1;
-            stale = if rest / 3 >= last / 4 { stale + 1 } else { 0 };
-            last = rest;
+            let ahead = self.shared.lock().pager.kept_ahead();
+            self.tell(|told| {
+                (told.rounds, told.rest_pages, told.ahead_pages) = (round + 1, rest, ahead);
+            });
+            self.send_rest(to)?;
+            let late = self.late();
+            // else it waits for memory servers alone
+            if rest > 0 || late == 0 {
+                round += 1;
+                stale = if rest / 3 >= last / 4 { stale + 1 } else { 0 };
+                last = rest;
+            }
             let here = self.shared.lock().pager.places().counts().local;
             let is_little = rest <= REST_PAGES.max(here / REST_PART);
-            if !is_ready && (is_little || round >= ROUNDS_MAX || stale >= STALE_MAX) {
-                info!(round, rest, "little is left of the guest here");
+            let is_enough = round >= ROUNDS_MAX || stale >= STALE_MAX;
+            if !is_ready && self.may_be_ready(is_little, is_enough, late) {
+                info!(round, rest, late, "little is left of the guest here");
                 if takes_ages {
                     self.send_ages(to)?;
                 }
@@ -205,8 +242,8 @@ impl<'a> Giving<'a> {
                 say(to, &Frame::Ready)?;
                 is_ready = true;
             }
-            if is_ready {
-                thread::sleep(LOOK);
+            if is_ready || (rest == 0 && late > 0) {
+                thread::sleep(if is_ready { LOOK } else { SERVERS });
             }
         }
         self.finish(to)?;
@@ -217,31 +254,22 @@ impl<'a> Giving<'a> {
     fn finish(&mut self, to: &TcpStream) -> io::Result<()> {
         step("pager-final");
         let began = Instant::now();
-        let Last { words, subs, leaving } = self.last();
+        self.shared.lock().pager.hold(true);
         match self.written() {
-            Ok(written) => {
-                for pages in written {
-                    self.send_all(to, pages, true)?;
-                }
-            }
+            Ok(written) => self.changed(written),
             // its QEMU has gone: what it wrote last is not known
             Err(error) if self.qemu().has_ended() => {
                 debug!(%error, "all of it is sent again");
-                self.sent.fill(false);
+                self.changed(std::iter::once(0..self.geometry().pages()));
             }
             Err(error) => return Err(error),
         }
-        let unsent = {
-            let locked = self.shared.lock();
-            let places = locked.pager.places();
-            let is_local = |page: &u64| places.place(PageNo(*page)) == Some(Place::Local);
-            let all = 0..places.geometry().pages();
-            all.filter(|page| is_local(page) && !self.sent[index(*page)]).collect::<Vec<u64>>()
-        };
-        for pages in ranges(unsent).chain(ranges(leaving)) {
-            self.send_all(to, pages, true)?;
+        self.wait_for_servers()?;
+        self.look_for_holes()?;
+        let Last { words, subs, rest } = self.last();
+        for pages in ranges(rest) {
+            self.send(to, pages, true)?;
         }
-        self.drop_gone(to, true)?;
         for (words, first) in words.chunks(WORDS_MAX).zip((0..).step_by(WORDS_MAX)) {
             say(to, &Frame::Words(PageNo(first), words.to_vec()))?;
         }
@@ -250,21 +278,108 @@ impl<'a> Giving<'a> {
         }
         step("pager-finished");
         say(to, &Frame::Final)?;
-        info!(ms = began.elapsed().as_millis(), "the guest's next host was sent all of it");
+        let ms = began.elapsed().as_millis();
+        let (done, ahead) = {
+            let pager = &self.shared.lock().pager;
+            (pager.done(), pager.kept_ahead())
+        };
+        self.tell(|told| told.ahead_pages = ahead);
+        let (page_ins, page_outs) = (done.page_ins, done.page_outs);
+        info!(ms, page_ins, page_outs, ahead, "the guest's next host was sent all of it");
         Ok(())
     }
 
-    /// Nothing goes or comes any more but what is asked for: the location database.
-    fn last(&self) -> Last {
-        let mut locked = self.shared.lock();
-        locked.pager.hold(true);
-        let places = locked.pager.places();
+    /// Nothing goes or comes any more but what is asked for: the location database. What arrives
+    /// after this is where it was, too.
+    fn last(&mut self) -> Last {
+        let locked = self.shared.lock();
+        let (pager, places) = (&locked.pager, locked.pager.places());
         let geometry = places.geometry();
-        let words = (0..geometry.pages()).map(|page| places.word_there(PageNo(page))).collect();
+        let word = |page| match pager.is_ahead(page) {
+            true => places.word_ahead(page),
+            false => places.word_there(page),
+        };
+        let words = (0..geometry.pages()).map(|page| word(PageNo(page))).collect();
         let subs = (0..geometry.chunks()).map(|chunk| places.sub_there(ChunkNo(chunk))).collect();
-        let leaves =
-            |page: &u64| matches!(places.place(PageNo(*page)), Some(Place::Leaving { .. }));
-        Last { words, subs, leaving: (0..geometry.pages()).filter(leaves).collect() }
+        let mut rest = Vec::new();
+        for page in 0..geometry.pages() {
+            let sent = &mut self.sent[index(page)];
+            match places.place(PageNo(page)) {
+                Some(Place::Local) if !pager.is_ahead(PageNo(page)) && *sent != Sent::Right => {
+                    rest.push(page);
+                }
+                // the copy here is the page, whatever was sent before it left
+                Some(Place::Leaving { .. }) => {
+                    *sent = Sent::No;
+                    rest.push(page);
+                }
+                _ => {}
+            }
+        }
+        Last { words, subs, rest }
+    }
+
+    /// Pages were written to: what others have of them is not right any more.
+    fn changed(&mut self, written: impl IntoIterator<Item = std::ops::Range<u64>>) {
+        for pages in written.into_iter().flat_map(parts) {
+            let mut locked = self.shared.lock();
+            for page in pages {
+                let sent = &mut self.sent[index(page)];
+                if *sent == Sent::Right {
+                    *sent = Sent::Stale;
+                }
+                locked.pager.is_stale_ahead(PageNo(page));
+            }
+        }
+    }
+
+    /// Sends what others are to have and have not, chunk by chunk; what the next host has and is not
+    /// to have takes no room there.
+    fn send_rest(&mut self, to: &TcpStream) -> io::Result<()> {
+        let mut dropped = 0;
+        for pages in parts(0..self.geometry().pages()) {
+            let (gone, chunks) = self.look(pages);
+            for some in gone.chunks(DROPPED) {
+                say(to, &Frame::Drop(some.to_vec()))?;
+            }
+            dropped += gone.len();
+            for chunk in chunks {
+                if self.shared.lock().pager.is_away(chunk) {
+                    let sent = self.send_ahead(chunk)?;
+                    self.rest_for(sent * PAGE_BYTES);
+                } else {
+                    self.send(to, self.geometry().pages_of(chunk), false)?;
+                }
+            }
+        }
+        if dropped > 0 {
+            debug!(pages = dropped, "were sent, and are elsewhere by now");
+        }
+        Ok(())
+    }
+
+    /// Of these pages those that the next host has and is not to have, and chunks of which others
+    /// are to have something and have not.
+    fn look(&mut self, pages: std::ops::Range<u64>) -> (Vec<(PageNo, Version)>, Vec<ChunkNo>) {
+        let locked = self.shared.lock();
+        let (pager, geometry) = (&locked.pager, locked.pager.places().geometry());
+        let (mut gone, mut chunks) = (Vec::new(), Vec::new());
+        for page in pages {
+            let (sent, number) = (&mut self.sent[index(page)], PageNo(page));
+            let chunk = geometry.chunk_of(number);
+            let is_here = pager.places().place(number) == Some(Place::Local);
+            let is_away = pager.is_away(chunk);
+            if *sent != Sent::No && (!is_here || is_away) {
+                *sent = Sent::No;
+                gone.push((number, Version(0)));
+            }
+            let is_there =
+                if is_away { pager.was_sent_ahead(number) } else { *sent == Sent::Right };
+            if is_here && !is_there && chunks.last() != Some(&chunk) {
+                chunks.push(chunk);
+            }
+        }
+        (gone, chunks)
     }
 
     /// When pages were used: the next host goes on with that. What is used from here on it sees.
@@ -291,8 +406,9 @@ impl<'a> Giving<'a> {
         Ok(found.into_iter().map(pages).collect())
     }
 
-    /// Those of these pages that are here, chunk by chunk; at last also copies of what is leaving.
-    fn send_all(
+    /// Those of these pages that are here, and that the next host has not as they are, chunk by
+    /// chunk; at last also copies of what is leaving.
+    fn send(
         &mut self,
         to: &TcpStream,
         pages: std::ops::Range<u64>,
@@ -305,19 +421,26 @@ impl<'a> Giving<'a> {
             for run in self.read(at..end, is_last)? {
                 let bytes = run.bytes.len() as u64;
                 for (page, ..) in run.each() {
-                    self.sent[index(page.0)] = true;
+                    self.sent[index(page.0)] = Sent::Right;
                 }
                 self.tell(|told| told.sent_pages += run.entries.len() as u64);
                 say(to, &Frame::Copy(run))?;
                 step("pager-gives");
-                if let Some(rate) = self.bandwidth_bytes_s.filter(|_| !is_last) {
-                    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-                    thread::sleep(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)));
+                if !is_last {
+                    self.rest_for(bytes);
                 }
             }
             at = end;
         }
         Ok(())
+    }
+
+    /// As long as so many bytes take.
+    fn rest_for(&self, bytes: u64) {
+        if let Some(rate) = self.bandwidth_bytes_s {
+            let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+            thread::sleep(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)));
+        }
     }
 
     /// Of a chunk, as runs. Under the pager's lock: what is here stays as long.
@@ -326,9 +449,9 @@ impl<'a> Giving<'a> {
         let (places, memory) = (locked.pager.places(), locked.pager.memory());
         let mut bytes = [0; PAGE];
         let mut runs: Vec<Pages> = Vec::new();
-        for page in pages.map(PageNo) {
+        for page in pages.filter(|&page| self.sent[index(page)] != Sent::Right).map(PageNo) {
             match places.place(page) {
-                Some(Place::Local) => memory.ram.read_exact_at(&mut bytes, page.0 * PAGE_BYTES)?,
+                Some(Place::Local) => memory.page(page, &mut bytes)?,
                 Some(Place::Leaving { .. }) if is_last => memory.copy(page, &mut bytes)?,
                 _ => continue,
             }
@@ -344,34 +467,13 @@ impl<'a> Giving<'a> {
         }
         Ok(runs)
     }
+}
 
-    /// What was sent and is not here any more takes no room there.
-    fn drop_gone(&mut self, to: &TcpStream, is_last: bool) -> io::Result<()> {
-        let pages = self.geometry().pages();
-        let mut gone = Vec::new();
-        for first in (0..pages).step_by(index(LOOKED_AT)) {
-            let locked = self.shared.lock();
-            for page in first..pages.min(first + LOOKED_AT) {
-                let sent = &mut self.sent[index(page)];
-                let is_here = match locked.pager.places().place(PageNo(page)) {
-                    Some(Place::Local) => true,
-                    Some(Place::Leaving { .. }) => is_last,
-                    _ => false,
-                };
-                if *sent && !is_here {
-                    *sent = false;
-                    gone.push((PageNo(page), Version(0)));
-                }
-            }
-        }
-        for some in gone.chunks(DROPPED) {
-            say(to, &Frame::Drop(some.to_vec()))?;
-        }
-        if !gone.is_empty() {
-            debug!(pages = gone.len(), "were sent, and are elsewhere by now");
-        }
-        Ok(())
-    }
+/// These pages, as many at a time as are looked at under the pager's lock: whole chunks, if they
+/// begin with one.
+pub(crate) fn parts(pages: std::ops::Range<u64>) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let end = pages.end;
+    pages.step_by(index(LOOKED_AT)).map(move |first| first..end.min(first + LOOKED_AT))
 }
 
 /// Numbers, in their order, as ranges.

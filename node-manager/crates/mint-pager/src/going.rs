@@ -13,10 +13,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mint_split::files::{GOING, GONE};
-use mint_split::{Frame, HearError, Leave, PagerAnswer, PagerCall, Reason, Source, hear, say};
+use mint_split::{
+    Frame, HearError, Leave, PagerAnswer, PagerCall, Reason, Source, SplitGuest, hear, say,
+};
 use tracing::{info, warn};
 
 use crate::giving::{Given, Giving, Stop};
+use crate::pager::Budget;
 use crate::shared::Shared;
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -124,7 +127,7 @@ impl Goings {
             }
         }
         self.stay(shared);
-        let PagerCall::Go { ip, secret, bandwidth_bytes_s } = call else {
+        let PagerCall::Go { ip, secret, bandwidth_bytes_s, main_bytes } = call else {
             return PagerAnswer::Stays;
         };
         let begun = || {
@@ -133,7 +136,8 @@ impl Goings {
             }
             let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
             let address = listener.local_addr()?;
-            let asked = Leave { source: Source { address, secret }, bandwidth_bytes_s };
+            let source = Source { address, secret };
+            let asked = Leave { source, bandwidth_bytes_s, main_bytes };
             write(&shared.home.folder.join(GOING), &asked)?;
             self.begin(shared, listener, asked)?;
             Ok(address)
@@ -156,7 +160,11 @@ fn write(path: &PathBuf, asked: &Leave) -> io::Result<()> {
 
 /// To one after the other who knows the secret, until the guest has gone or is to stay.
 fn give(shared: &Shared, listener: &TcpListener, asked: &Leave, stop: &Stop) {
-    let mut giving = Giving::new(shared, stop, asked.bandwidth_bytes_s);
+    let next = asked.main_bytes.map(|main_bytes| {
+        let next = SplitGuest { main_bytes, ..shared.home.guest.clone() };
+        Budget { pages: next.budget_pages(), leaving_pages: next.leaving_pages() }
+    });
+    let mut giving = Giving::new(shared, stop, asked.bandwidth_bytes_s, next);
     giving.go_on_if_it_runs();
     while !stop.is_asked() {
         let given = match listener.accept() {

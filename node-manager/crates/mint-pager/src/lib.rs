@@ -14,6 +14,7 @@ mod entering;
 mod file;
 mod giving;
 mod going;
+mod going_ahead;
 mod looks;
 mod memory;
 mod monitor;

@@ -26,6 +26,12 @@ pub trait Memory {
     /// When that cannot be seen.
     fn is_here(&self, page: PageNo) -> io::Result<bool>;
 
+    /// A page that is no hole; of one that is, zeros.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn page(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()>;
+
     /// Makes holes of these pages, and a copy of each, in one step for whoever writes to them.
     /// Gives those that went: one that a device writes to stays.
     ///

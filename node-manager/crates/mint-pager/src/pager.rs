@@ -12,10 +12,14 @@ use mint_split::{
 
 use crate::memory::Memory;
 
+mod ahead;
 mod held;
 mod leave;
 mod room;
+mod send_ahead;
 
+use ahead::Ahead;
+pub(crate) use ahead::choose;
 pub use room::{Budget, PagerError, Sub};
 use room::{SubState, room};
 
@@ -52,6 +56,8 @@ pub struct Pager<'a, M, V> {
     drained_to: u64,
     /// The guest is between two main hosts.
     is_held: bool,
+    /// Of a guest that goes: what goes ahead of it.
+    ahead: Option<Ahead>,
     done: Done,
 }
 
@@ -93,6 +99,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             draining,
             drained_to,
             is_held,
+            ahead: None,
             done,
         };
         pager.settle()?;
@@ -201,6 +208,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let mut orders = Vec::new();
         for page in pages.map(PageNo) {
             let place = self.places.place(page);
+            self.given_back_ahead(page, &mut orders);
             self.places.given_back(page);
             let (sub, version) = match place {
                 Some(Place::Leaving { to, version }) => {
@@ -239,11 +247,11 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let mut fault = None;
         match frame {
             Frame::Data(pages) => self.came(from, &pages, &mut orders)?,
-            // between two main hosts the copy here is the page: the next one gets it
-            Frame::Kept(_) if self.is_held => {}
             Frame::Kept(pages) => {
                 for (page, version) in pages {
-                    if self.places.kept(page, from, version) {
+                    let is_ahead = self.has_ahead(page, from, version);
+                    // between two main hosts the copy here is the page: the next one gets it
+                    if !is_ahead && !self.is_held && self.places.kept(page, from, version) {
                         self.memory.drop_copy(page)?;
                     }
                 }
@@ -273,6 +281,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
                 _ => false,
             })
             .collect();
+        self.doubt_ahead(to);
         let Some(sub) = self.sub(to) else { return Vec::new() };
         sub.is_connected = true;
         sub.unlisted = Some(should);
@@ -305,7 +314,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
 
     /// A memory server has a page less of a chunk, and may have nothing of it any more.
     fn may_be_free(&mut self, chunk: ChunkNo, from: SubNo) {
-        if self.places.sub_with(chunk).is_none() {
+        if self.places.sub_with(chunk).is_none() && !self.is_away(chunk) {
             if let Some(sub) = self.sub(from) {
                 sub.used_chunks = sub.used_chunks.saturating_sub(1);
             }
@@ -321,6 +330,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let mut place = self.places.place(page);
         // given back, and not told yet
         if place == Some(Place::Local) && !self.memory.is_here(page)? {
+            self.given_back_ahead(page, orders);
             self.places.given_back(page);
             place = Some(Place::Virgin);
         }
@@ -399,7 +409,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
                 if let Some(unlisted) = self.sub(from).and_then(|sub| sub.unlisted.as_mut()) {
                     unlisted.remove(&page);
                 }
-            } else {
+            } else if !self.has_ahead(page, from, version) {
                 unneeded.push((page, version));
             }
         }
@@ -412,6 +422,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let Some(unlisted) = self.sub(from).and_then(|sub| sub.unlisted.take()) else {
             return Ok(None);
         };
+        self.listed_ahead(from);
         if !unlisted.is_empty() {
             return Ok(Some(Fault { at: from, lost: unlisted.into_iter().collect() }));
         }
@@ -476,7 +487,8 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         if pages.any(|page| matches!(self.places.place(page), Some(Place::Coming { .. }))) {
             return Ok(false);
         }
-        let is_there = self.places.sub_with(chunk);
+        let is_ahead = self.is_away(chunk).then(|| self.places.sub_there(chunk));
+        let is_there = self.places.sub_with(chunk).or(is_ahead);
         // the rest of it comes first, if there is room for that
         if is_there.is_some_and(|sub| self.leaves(sub)) && self.has_room() {
             return Ok(false);
@@ -485,12 +497,15 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         // what the guest has given back does not go: without a copy it would be taken for lost
         for page in self.places.geometry().pages_of(chunk).map(PageNo) {
             if self.places.place(page) == Some(Place::Local) && !self.memory.is_here(page)? {
+                self.given_back_ahead(page, orders);
                 self.places.given_back(page);
             }
         }
         // written down before they go: a copy without a page that is leaving is nobody's
         let leaving = self.places.leave(chunk, to);
         let asked: Vec<PageNo> = leaving.iter().map(|&(page, _)| page).collect();
+        // its version is another one now, also of what stays
+        asked.iter().for_each(|&page| self.is_stale_ahead(page));
         let gone: BTreeSet<PageNo> = self.memory.take_out(&asked)?.into_iter().collect();
         for page in asked.iter().filter(|page| !gone.contains(page)) {
             if self.memory.is_here(*page)? {

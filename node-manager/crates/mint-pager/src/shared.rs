@@ -137,6 +137,15 @@ impl Shared {
         }
     }
 
+    /// Memory servers hear from this main host, which may not have known whether it is the guest's:
+    /// its next one has asked for all of it, and so has not got it.
+    pub fn speaks(&self) {
+        let mut locked = self.lock();
+        if std::mem::take(&mut locked.looks) {
+            locked.ways.iter_mut().for_each(Way::renew);
+        }
+    }
+
     /// Whether each memory server knows this main host.
     pub fn is_entered(&self) -> bool {
         self.lock().ways.iter().all(|way| way.server.is_over || way.is_entered)

@@ -217,6 +217,10 @@ pub struct Leave {
     pub source: Source,
     /// At most so many bytes a second.
     pub bandwidth_bytes_s: Option<u64>,
+    /// What its next main host has for it: the rest goes to memory servers ahead of the guest. None:
+    /// it has room for all that is here.
+    #[serde(default)]
+    pub main_bytes: Option<u64>,
 }
 
 /// What a pager is asked for on its socket `go.sock`, as a line of JSON.
@@ -231,6 +235,9 @@ pub enum PagerCall {
         secret: [u8; 16],
         /// At most so many bytes a second.
         bandwidth_bytes_s: Option<u64>,
+        /// As [`Leave::main_bytes`].
+        #[serde(default)]
+        main_bytes: Option<u64>,
     },
     /// It stays.
     Stay,
@@ -313,6 +320,9 @@ pub struct DepartureView {
     pub sent_pages: u64,
     /// Pages that had changed when the last round began.
     pub rest_pages: u64,
+    /// Pages that are here, and that memory servers have for its next main host.
+    #[serde(default)]
+    pub ahead_pages: u64,
 }
 
 /// How far a guest is that comes from another host.

@@ -316,6 +316,33 @@ impl<'a> Places<'a> {
         pages.filter_map(|page| self.get(page).map(|(_, version)| (page, version))).collect()
     }
 
+    /// Of the copy of a page that was made last; none if the guest has no such page.
+    #[must_use]
+    pub fn version(&self, page: PageNo) -> Option<Version> {
+        self.get(page).map(|(_, version)| version)
+    }
+
+    /// A sub host is about to get a copy of a page that is here, and stays: gives its version,
+    /// which no other copy has. None if the page is not here, or its versions are used up.
+    pub fn ahead(&mut self, page: PageNo) -> Option<Version> {
+        let (State::Local, version) = self.get(page)? else { return None };
+        let next = version.next()?;
+        self.set(page, State::Local, next);
+        Some(next)
+    }
+
+    /// Where copies of a chunk go that is here: to where its other pages are, or else to this sub
+    /// host; gives which.
+    pub fn assign(&mut self, chunk: ChunkNo, to: SubNo) -> SubNo {
+        match self.sub_with(chunk) {
+            Some(sub) => sub,
+            None => {
+                self.set_sub(chunk, to);
+                to
+            }
+        }
+    }
+
     /// Whether a sub host's copy of this version is the page, or may become it. It may drop any
     /// other.
     #[must_use]
@@ -394,6 +421,16 @@ impl<'a> Places<'a> {
             State::Virgin | State::Local | State::Remote => state,
         };
         there.word(version)
+    }
+
+    /// The same of a page that is here, and that a sub host has ([`Places::ahead`]): the next main
+    /// host does not get it.
+    #[must_use]
+    pub fn word_ahead(&self, page: PageNo) -> u32 {
+        match self.get(page) {
+            Some((State::Local, version)) => State::Remote.word(version),
+            _ => self.word_there(page),
+        }
     }
 
     /// Who has what is elsewhere of a chunk; any number where nothing is.

@@ -391,6 +391,42 @@ fn guest_is_split_anew_where_it_is_or_stays_as_it_was() {
 }
 
 #[test]
+fn guest_that_was_to_be_split_by_its_move_and_stays_is_as_it_was() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 1);
+        let third = super::memory::third(&machine);
+        let root = put_files(&machine, "echo armed");
+        let domain = movable("node3");
+        tell(&machine, "begin", &domain).await.unwrap();
+        active(&machine, &domain);
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        super::memory::pager(&folder);
+        tokio::spawn(crate::hosts::watch(machine.apps[0].clone()));
+        let asked = goes(&folder);
+        let guest = || -> SplitGuest {
+            serde_json::from_slice(&std::fs::read(folder.join(files::GUEST)).unwrap()).unwrap()
+        };
+        let before = guest();
+        let error =
+            split_anew(&machine, "main=32M,node1=64M,node3=rest", "node2").await.unwrap_err();
+        assert!(error.message.contains("was not moved to node2"), "{error}");
+        // the next host was to have so much, and this one kept what it has
+        let calls = asked.lock().unwrap().clone();
+        let [PagerCall::Go { main_bytes: Some(main_bytes), .. }, PagerCall::Stay] = &calls[..]
+        else {
+            panic!("{calls:?}");
+        };
+        assert_eq!(*main_bytes, 32 << 20);
+        let [old, new] = &guest().servers[..] else { panic!("{:?}", guest()) };
+        assert!(!old.leaves && new.leaves && new.node == "node1");
+        assert_eq!((guest().main_bytes, guest().policy), (before.main_bytes, before.policy));
+        // of the host that has nothing of it the lease ends
+        until(|| guest().servers[1].is_over()).await;
+        assert_eq!((store.leases(), third.lock().unwrap().len()), (Vec::new(), 1));
+    });
+}
+
+#[test]
 fn prepared_guest_has_all_of_its_memory_and_no_leases_when_it_starts() {
     test(async |machine| {
         let store = Store::serve(&machine, 2);

@@ -2,12 +2,15 @@
 //! A guest's memory goes from one mapping of this process to another, by both sides' own code and
 //! the kernel's userfaultfd, while somebody writes to it. QEMU and libvirt are played.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use mint_split::{Ages, Greeting, Places, Policy, Server, Source, files, hear};
@@ -19,7 +22,7 @@ use super::*;
 use crate::coming::Coming;
 use crate::file::{GuestMemory, Took};
 use crate::pager::{Budget, Pager};
-use crate::shared::{Home, Locked};
+use crate::shared::{Home, Locked, Way, say_all};
 
 const PAGES: u64 = 2048;
 const CHUNK: u64 = 16;
@@ -125,8 +128,8 @@ fn places() -> Places<'static> {
     Places::open(geometry(), vec![0; pages].leak(), vec![0; chunks].leak()).unwrap()
 }
 
-/// The pager of the host that it leaves, with two pages at a memory server.
-fn leaves(host: &Host) -> Shared {
+/// The pager of the host that it leaves, with two pages at a memory server, which may keep so many.
+fn leaves(host: &Host, limit_pages: u64) -> Shared {
     let mut places = places();
     for page in [1600, 1601] {
         assert!(places.take_word(PageNo(page), 3 | 7 << 3));
@@ -143,7 +146,7 @@ fn leaves(host: &Host) -> Shared {
         took: Took::default(),
     };
     let budget = Budget { pages: 2 * PAGES, leaving_pages: 64 };
-    let sub = crate::Sub { limit_pages: 0, leaves: true };
+    let sub = crate::Sub { limit_pages, leaves: false };
     let mut ages = ages();
     ages.take(PageNo(5), &[0x41]);
     let policy = Policy::new(PagingPolicy::Aging, ages);
@@ -177,12 +180,54 @@ fn write(memory: &mut [u32], page: usize, value: u32) {
     memory[page * WORDS..(page + 1) * WORDS].fill(value);
 }
 
-#[test]
-fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
+/// A memory server that the pager has a connection to: what it keeps.
+type Kept = BTreeMap<PageNo, (Version, Vec<u8>)>;
+
+/// Keeps what it is told, until nobody talks to it any more.
+fn keeps(shared: &Shared, frames: Receiver<Frame>) -> Kept {
+    let mut kept = Kept::new();
+    for frame in frames {
+        let answers = match frame {
+            Frame::Out(pages) => {
+                let each = pages.each().map(|(page, version, bytes)| {
+                    let bytes = bytes.map_or_else(|| vec![0; PAGE], <[u8]>::to_vec);
+                    let before = kept.insert(page, (version, bytes));
+                    assert!(before.is_none_or(|(before, _)| before < version), "{page} again");
+                    (page, version)
+                });
+                vec![Frame::Kept(each.collect())]
+            }
+            Frame::Drop(pages) => {
+                for (page, to) in pages {
+                    if kept.get(&page).is_some_and(|(version, _)| *version <= to) {
+                        kept.remove(&page);
+                    }
+                }
+                Vec::new()
+            }
+            Frame::List => vec![
+                Frame::Listed(vec![(PageNo(1600), Version(7)), (PageNo(1601), Version(7))]),
+                Frame::Listed(Vec::new()),
+            ],
+            other => panic!("nobody says {other:?}"),
+        };
+        for answer in answers {
+            let mut locked = shared.lock();
+            let (orders, fault) = locked.pager.heard(SubNo(0), answer).unwrap();
+            assert_eq!(fault, None);
+            say_all(&locked.ways, locked.pager.is_held(), orders);
+        }
+    }
+    kept
+}
+
+/// A guest that writes to its memory moves to a host that has so much for it (none: as much as
+/// there is), and is as it was there, but for what a memory server keeps.
+fn moves(main_pages: Option<u64>) -> (mint_split::Counts, Kept, DepartureView) {
     let touch = |memory: &mut [u32]| (0..TOUCHED).for_each(|page| write(memory, page, 1));
     let from = Host::new(touch, Watch::Holes);
     let to = Host::new(|_| {}, Watch::All);
-    let shared = leaves(&from);
+    let shared = leaves(&from, main_pages.map_or(0, |_| PAGES));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let source = Source { address: listener.local_addr().unwrap(), secret: [9; 16] };
     let (guest, folder) = (to.guest(2), to.folder.path());
@@ -193,9 +238,24 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
     // a process of its own looks at a page before it is the guest's
     let looks = to.memory.as_ptr().addr();
     assert_eq!(looks as u64, to.base);
-    std::thread::scope(|scope| {
+    let next = main_pages.map(|pages| Budget { pages, leaving_pages: 64 });
+    let (sender, frames) = channel();
+    {
+        let mut locked = shared.lock();
+        let address = "127.0.0.1:1".parse().unwrap();
+        let SplitGuest { uuid, memory_bytes, main, .. } = from.guest(1);
+        let greeting =
+            Greeting { uuid, secret: [4; 16], epoch: 1, memory_bytes, main, takes_ages: false };
+        let server = crate::Server { address, greeting, is_over: false };
+        locked.ways.push(Way { writer: Some(sender), ..Way::new(server) });
+        let orders = locked.pager.connected(SubNo(0));
+        say_all(&locked.ways, false, orders);
+    }
+    let kept = std::thread::scope(|scope| {
         let memory = &mut *from.memory;
         let state = from.state.clone();
+        let at_sub = &shared;
+        let keeps = scope.spawn(move || keeps(at_sub, frames));
         scope.spawn(move || {
             let mut random = 7_u32;
             for value in 2..60_000 {
@@ -215,27 +275,60 @@ fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
             assert_eq!((secret, epoch), ([9; 16], 2));
             say(&stream, &Frame::Welcome).unwrap();
             let stop = Stop::default();
-            let mut giving = Giving::new(&shared, &stop, None);
+            let mut giving = Giving::new(&shared, &stop, None, next);
             assert_eq!(giving.give(&stream, takes_ages).unwrap(), Given::All);
             assert_eq!(hear(&mut &stream).unwrap(), Frame::Taken);
         });
         assert!(coming.take(&mut there, &mut used, &to.process, status).unwrap());
         given.join().unwrap();
+        shared.lock().ways.clear();
+        keeps.join().unwrap()
     });
     assert!(shared.lock().pager.is_held());
     let told = shared.view().departure.unwrap();
     assert!(told.rounds > 0 && told.sent_pages > TOUCHED as u64, "{told:?}");
-    assert!(to.bytes() == from.bytes(), "what is there is not what was here");
+    let (here, mut all) = (from.bytes(), to.bytes());
+    for page in (0..TOUCHED as u64).map(PageNo) {
+        if let Some(Place::Remote { version, .. }) = there.place(page) {
+            let (kept, bytes) = &kept[&page];
+            assert_eq!(*kept, version, "{page}");
+            let at = index(page.0) * PAGE;
+            all[at..at + PAGE].copy_from_slice(bytes);
+        }
+    }
+    assert!(all == here, "what is there is not what was here");
     assert!(folder.join(files::HAS_ALL).exists());
     assert_eq!(used.told(PageNo(4), 3), [0, 0x41, 0]);
     let counts = there.counts();
-    assert_eq!((counts.local, counts.remote), (TOUCHED as u64, 2));
-    assert_eq!(counts.virgin, PAGES - counts.local - 2);
+    assert_eq!(
+        (counts.local + counts.remote, counts.virgin),
+        (TOUCHED as u64 + 2, PAGES - TOUCHED as u64 - 2)
+    );
     let at = there.place(PageNo(1601));
     assert_eq!(at, Some(Place::Remote { at: SubNo(0), version: Version(7) }));
     // who touches it now sees it
     assert_eq!(to.memory[3 * WORDS], from.memory[3 * WORDS]);
+    // nothing went or came for that at the host that it left
+    let done = shared.lock().pager.done();
+    assert_eq!((done.page_ins, done.page_outs), (0, 0));
     drop((from.qemu, to.qemu));
+    (counts, kept, told)
+}
+
+#[test]
+fn memory_that_is_written_to_is_at_the_next_host_as_it_was_last() {
+    let (counts, kept, told) = moves(None);
+    assert_eq!((counts.remote, kept.len(), told.ahead_pages), (2, 0, 0));
+}
+
+#[test]
+fn memory_that_the_next_host_has_no_room_for_is_at_a_memory_server_as_it_was_last() {
+    let main_pages = 500;
+    let (counts, kept, told) = moves(Some(main_pages));
+    // what is written to lies in the first chunks, and is worth most
+    assert!(counts.local <= main_pages - 64, "{counts:?}");
+    assert!(counts.local >= main_pages - 64 - 64, "{counts:?}");
+    assert!(kept.len() as u64 >= counts.remote - 2 && told.ahead_pages > 900, "{told:?}");
 }
 
 /// Who plays the host that the guest leaves: it says this, to one after the other.

@@ -80,6 +80,11 @@ impl Memory for Rc<RefCell<Fake>> {
         Ok(self.borrow().memory.contains_key(&page.0))
     }
 
+    fn page(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()> {
+        *bytes = page_of(self.borrow().memory.get(&page.0).copied().unwrap_or(0));
+        Ok(())
+    }
+
     fn take_out(&mut self, pages: &[PageNo]) -> io::Result<Vec<PageNo>> {
         let mut gone = Vec::new();
         for page in pages {
@@ -163,6 +168,8 @@ struct World {
     most: u64,
     /// The guest is between two main hosts: it stands still.
     is_held: bool,
+    /// Pages that it has written to since somebody looked.
+    dirty: BTreeSet<u64>,
 }
 
 type Played<'a> = Pager<'a, Rc<RefCell<Fake>>, Fifo>;
@@ -191,6 +198,7 @@ impl World {
             ins: 0,
             most: 0,
             is_held: false,
+            dirty: BTreeSet::new(),
         }
     }
 
@@ -236,6 +244,7 @@ impl World {
         let found = self.fake.borrow_mut().memory.insert(page, self.clock);
         assert_eq!(found, Some(self.wrote.get(&page).copied().unwrap_or(0)), "page {page}");
         self.wrote.insert(page, self.clock);
+        self.dirty.insert(page);
     }
 
     fn cut(&mut self, pager: &mut Played<'_>, number: usize) {

@@ -65,6 +65,10 @@ impl Order for Aging {
         self.arrivals.next()
     }
 
+    fn rank(&self, ages: &Ages<'_>, chunk: ChunkNo) -> u64 {
+        if self.arrivals.has(chunk) { u64::from(u8::MAX) } else { ages.youngest(chunk).into() }
+    }
+
     fn looked(&mut self, ages: &Ages<'_>) {
         for chunk in self.arrivals.looked() {
             self.put(chunk, ages.youngest(chunk));

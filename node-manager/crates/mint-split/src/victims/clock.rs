@@ -59,6 +59,11 @@ impl Order for Clock {
         Some(ChunkNo(goes))
     }
 
+    fn rank(&self, ages: &Ages<'_>, chunk: ChunkNo) -> u64 {
+        let all = || ages.geometry().chunk_pages();
+        if self.arrivals.has(chunk) { all() } else { ages.used_in(chunk) as u64 }
+    }
+
     fn looked(&mut self, _ages: &Ages<'_>) {
         self.arrivals.looked();
     }

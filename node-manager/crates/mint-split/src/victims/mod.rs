@@ -97,6 +97,10 @@ impl Victims for Policy<'_> {
     fn next(&mut self) -> Option<ChunkNo> {
         self.order.next(&mut self.ages)
     }
+
+    fn rank(&self, chunk: ChunkNo) -> u64 {
+        self.order.rank(&self.ages, chunk)
+    }
 }
 
 #[cfg(test)]
