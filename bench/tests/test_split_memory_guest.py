@@ -354,6 +354,26 @@ def uses_less_than_it_has(pair: Server, name: str, less_bytes: int) -> None:
         time.sleep(1)
 
 
+def picture_shows_where_it_is(pair: Server, name: str) -> None:
+    """mintctl vm memory --svg: each chunk is with who has it, and what was used just now is hot."""
+    pair.zero.run("rm -f /tmp/map.svg")
+    picture = pair.mintctl("vm", "memory", name, "--svg", "/tmp/map.svg")
+    view = pair.mintctl("vm", "memory", name)
+    cells, slack = picture["cells"], 8 << 20  # it goes on
+    assert len(cells) * picture["cell_bytes"] == view["memory_bytes"] and picture["cell_bytes"] == CHUNK, picture
+    here = sum(cell["here_bytes"] for cell in cells)
+    assert abs(here - view["here_bytes"] - view["leaving_bytes"]) < slack, (here, view)
+    shares = [share for cell in cells for share in cell["elsewhere"]]
+    elsewhere = {picture["hosts"][share["host"]]: 0 for share in shares}
+    for share in shares:
+        elsewhere[picture["hosts"][share["host"]]] += share["bytes"]
+    assert sorted(elsewhere) == ["node0", "two"] and abs(sum(elsewhere.values()) - view["elsewhere_bytes"]) < slack, elsewhere
+    used = sum(picture["cell_bytes"] for cell in cells if cell["heat"] > 6)
+    assert LOAD_KIB << 10 <= used < view["memory_bytes"] * 3 // 4, used
+    drawn = pair.zero.read("/tmp/map.svg")
+    assert drawn.count("<title>") == len(cells) + 4 and f"vm {name}: 64K a square" in drawn
+
+
 def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_on_its_way_back(pair: Server, shared: Shared):
     """mintctl vm prepare: from its next start its memory can be split, where it runs. mintctl vm merge: it moves, what
     another node keeps follows, and nobody keeps anything; then its memory goes to two nodes, and it moves with what its
@@ -405,3 +425,4 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         view = pair.mintctl("vm", "memory", "whole")
         assert view["node"] == 1 and [host["node"] for host in view["hosts"]] == ["node0", "two"], view
         assert kept_bytes(pair.zero) > 0 and kept_bytes(pair.two) > 0
+        picture_shows_where_it_is(pair, "whole")

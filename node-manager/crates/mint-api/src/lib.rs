@@ -41,7 +41,9 @@ pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,
     node_path,
 };
-pub use memory::{KeptMirror, NodeKeeps, VmMemory, VmMemoryHost};
+pub use memory::{
+    KeptMirror, NodeKeeps, VmMemory, VmMemoryCell, VmMemoryHost, VmMemoryMap, VmMemoryShare,
+};
 pub use operations::{OperationList, OperationView, TakenFrom, UnreadableView};
 pub use resize::{ResizePlan, ResizeRequest};
 pub use types::*;

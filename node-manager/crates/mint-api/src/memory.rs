@@ -58,6 +58,44 @@ pub struct VmMemory {
     pub hosts: Vec<VmMemoryHost>,
 }
 
+/// A picture of where the memory of a running guest is, and when it was used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmMemoryMap {
+    /// The guest's name.
+    pub name: String,
+    /// Its main host.
+    pub node_name: String,
+    /// Other hosts; `elsewhere` of a cell has their numbers in this list.
+    pub hosts: Vec<String>,
+    /// Bytes of a cell; the last one may have fewer.
+    pub cell_bytes: u64,
+    /// The guest's memory, from its first page to its last.
+    pub cells: Vec<VmMemoryCell>,
+}
+
+/// A part of a guest's memory.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmMemoryCell {
+    /// Nobody has touched it.
+    pub untouched_bytes: u64,
+    /// On its main host.
+    pub here_bytes: u64,
+    /// On each of the other hosts that has some.
+    pub elsewhere: Vec<VmMemoryShare>,
+    /// How lately any of it was used: 8 is in the period that runs (4 s), 1 seven periods before, 0
+    /// not since. What a clock's hand has passed, and was not used since, is 0.
+    pub heat: u8,
+}
+
+/// What a host has of a part of a guest's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VmMemoryShare {
+    /// Which, by its number in the list of hosts.
+    pub host: u32,
+    /// So much.
+    pub bytes: u64,
+}
+
 /// What a node keeps of guests that other nodes run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeKeeps {

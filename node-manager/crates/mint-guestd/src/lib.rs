@@ -37,6 +37,7 @@ mod routes;
 mod run;
 mod servers;
 mod settle;
+mod shows;
 mod split;
 mod step;
 mod tend;

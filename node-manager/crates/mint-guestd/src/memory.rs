@@ -12,12 +12,12 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ClientError, ErrorBody, ErrorCode, VmMemory, VmMemoryHost};
+use mint_api::{ClientError, ErrorBody, ErrorCode};
 use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_guests::split::monitor;
 use mint_split::{
-    LeaseEnd, NodeStart, PAGE_BYTES, PagerCall, SplitGuest, Uuid, files, limit_bytes, whole_bytes,
+    LeaseEnd, NodeStart, PagerCall, SplitGuest, Uuid, files, limit_bytes, whole_bytes,
 };
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
@@ -29,7 +29,7 @@ use tracing::{error, info, warn};
 use crate::app::{App, client_error};
 use crate::journal::Side;
 use crate::mirrors;
-use crate::pagers::{call, view};
+use crate::pagers::call;
 pub(crate) use crate::servers::{ask, failed, host, kept_lease, lease, named, random_secret, text};
 
 /// Folder with one folder for each guest's QEMU, in the tmpfs that its memory is in.
@@ -171,60 +171,6 @@ pub(crate) async fn start_keeper(
     let mut error = failed(format_args!("the memory of guest {} cannot be watched", guest.name));
     error.causes.push(last);
     Err(error.hint(format_args!("all that it said: {}", log.display())))
-}
-
-/// Where the memory of a guest of this node is.
-///
-/// # Errors
-/// When it does not run, its memory is not split, or its pager does not answer.
-pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
-    let here = app.here().await?;
-    let facts = app.ask(move |hypervisor| hypervisor.guest(&vm)).await?;
-    let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
-    let found = guests.find(|(_, guest)| text(&guest.uuid) == facts.uuid);
-    let (folder, guest) = found.ok_or_else(|| {
-        failed(format_args!("the memory of guest {} is not split over several nodes", facts.name))
-    })?;
-    let view = view(&folder).await.map_err(|error| {
-        failed(format_args!("the pager of guest {} does not answer: {error}", guest.name))
-            .hint("its keeper starts it again; mintctl vm memory tells more in a moment")
-    })?;
-    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    let its = guest.servers.iter().zip(&view.servers).filter(|(server, _)| !server.is_over());
-    let mut hosts = Vec::new();
-    for (server, view) in its {
-        hosts.push(VmMemoryHost {
-            node: server.node.clone(),
-            limit_bytes: server.limit_bytes,
-            chunks: view.chunks,
-            is_connected: view.is_connected,
-            mirror: server.mirror.as_ref().map(|mirror| mirror.node.clone()),
-            mirror_behind_bytes: mirrors::behind_bytes(app, &guest, server).await,
-        });
-    }
-    Ok(VmMemory {
-        name: facts.name,
-        uuid: facts.uuid,
-        node: here.id,
-        node_name: here.name,
-        memory_bytes: guest.memory_bytes,
-        main_bytes: guest.main_bytes.min(guest.memory_bytes),
-        chunk_bytes: guest.chunk_bytes,
-        policy: view.policy,
-        used_bytes: view.looks.map(|looks| bytes(looks.used_pages)),
-        untouched_bytes: bytes(view.virgin_pages),
-        here_bytes: bytes(view.local_pages),
-        leaving_bytes: bytes(view.leaving_pages),
-        elsewhere_bytes: bytes(view.remote_pages),
-        coming_bytes: bytes(view.coming_pages),
-        faults: view.faults,
-        page_ins: view.page_ins,
-        page_outs: view.page_outs,
-        waits: view.waits,
-        waited_ns: view.waited_ns,
-        lost_bytes: bytes(view.lost_pages),
-        hosts,
-    })
 }
 
 /// A guest's QEMU has ended, libvirt says.

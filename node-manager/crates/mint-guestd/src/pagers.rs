@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use mint_split::{MemoryView, PagerAnswer, PagerCall};
+use mint_split::{MemoryMap, MemoryView, PagerAnswer, PagerCall};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -32,6 +32,15 @@ async fn ask<T: DeserializeOwned>(socket: &Path, line: &str) -> io::Result<T> {
 /// When it does not answer.
 pub(crate) async fn view(folder: &Path) -> io::Result<MemoryView> {
     let socket = folder.join("pager.sock");
+    timeout(TOLD_WITHIN, ask(&socket, "")).await.map_err(io::Error::from)?
+}
+
+/// The same, as a picture.
+///
+/// # Errors
+/// When it does not answer; one of an older image has none.
+pub(crate) async fn map(folder: &Path) -> io::Result<MemoryMap> {
+    let socket = folder.join("map.sock");
     timeout(TOLD_WITHIN, ask(&socket, "")).await.map_err(io::Error::from)?
 }
 

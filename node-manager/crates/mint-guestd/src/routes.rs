@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
     ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, KeptGone, Line, MigrateRequest,
-    NodeKeeps, VmList, VmMemory, VmVerb, VmView, vm_path,
+    NodeKeeps, VmList, VmMemory, VmMemoryMap, VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
@@ -22,7 +22,7 @@ use crate::app::{App, client_error, path_of};
 use crate::wire::{Arrived, Told};
 use crate::{
     arrivals, console, evacuate, hosts, import, leases, memory, merge, migrate, moves, own, pins,
-    vacate, wide,
+    shows, vacate, wide,
 };
 
 /// A guest's XML, twice, is the largest that is sent.
@@ -36,11 +36,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/vms", get(all))
         .route("/v1/vms/{vm}", get(one))
         .route("/v1/vms/{vm}/memory", get(memory_of))
+        .route("/v1/vms/{vm}/memory/map", get(map_of))
         .route("/v1/vms/{vm}/{verb}", post(act))
         .route("/v1/local/vms", get(own_all).post(import_image))
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/memory", get(own_memory))
+        .route("/v1/local/vms/{vm}/memory/map", get(own_map))
         .route("/v1/local/vms/{vm}/memory/leave", post(leave_memory))
         .route("/v1/local/vms/{vm}/{verb}", post(own_act))
         .route("/v1/local/evacuate", post(evacuate))
@@ -109,14 +111,31 @@ async fn act(
 }
 
 async fn memory_of(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemory>, Failure> {
-    let guest = wide::find(&app, &vm).await?;
+    asked_there(&app, &vm, "/memory").await
+}
+
+async fn map_of(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemoryMap>, Failure> {
+    asked_there(&app, &vm, "/memory/map").await
+}
+
+/// What the node of a guest answers.
+async fn asked_there<T: DeserializeOwned>(
+    app: &Arc<App>,
+    vm: &str,
+    rest: &str,
+) -> Result<Json<T>, Failure> {
+    let guest = wide::find(app, vm).await?;
     let node = path_of(guest.machine, guest.node);
-    let path = vm_path(&format!("{node}/vms"), &guest.uuid) + "/memory";
+    let path = vm_path(&format!("{node}/vms"), &guest.uuid) + rest;
     Ok(Json(app.mintd.get(&path).await.map_err(client_error)?))
 }
 
+async fn own_map(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemoryMap>, Failure> {
+    Ok(Json(shows::map(&app, vm).await?))
+}
+
 async fn own_memory(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemory>, Failure> {
-    Ok(Json(memory::show(&app, vm).await?))
+    Ok(Json(shows::show(&app, vm).await?))
 }
 
 async fn own_all(State(app): Shared) -> Result<Json<VmList>, Failure> {

@@ -102,8 +102,12 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let subs: Vec<Sub> = its.iter().map(|(_, sub)| *sub).collect();
     let policy = Policy::new(guest.policy, ages);
     let pager: FilePager = FilePager::new(places, memory, policy, budget(&guest), &subs)?;
-    let sockets =
-        Sockets { status: bind("pager.sock")?, again: bind("again.sock")?, go: bind("go.sock")? };
+    let sockets = Sockets {
+        status: bind("pager.sock")?,
+        map: bind("map.sock")?,
+        again: bind("again.sock")?,
+        go: bind("go.sock")?,
+    };
     // whom the pager before has heard of and not answered looks again, and is told again; of a
     // QEMU that has ended nobody waits
     if let Err(error) = faults.wake(base, pages * PAGE_BYTES) {

@@ -55,6 +55,8 @@ impl From<io::Error> for Ended {
 pub struct Sockets {
     /// Where everything is.
     pub status: UnixListener,
+    /// The same, as a picture.
+    pub map: UnixListener,
     /// To read the guest's memory servers again.
     pub again: UnixListener,
     /// It is to go, or to stay.
@@ -87,8 +89,15 @@ pub fn run(
         tells,
     });
     talk_to(&shared, servers)?;
-    let (asked, Sockets { status, again, go }) = (shared.clone(), sockets);
-    thread::Builder::new().name("status".into()).spawn(move || tell(&asked, &status))?;
+    let Sockets { status, map, again, go } = sockets;
+    let asked = shared.clone();
+    thread::Builder::new()
+        .name("status".into())
+        .spawn(move || tell(&status, || serde_json::to_vec(&asked.view())))?;
+    let asked = shared.clone();
+    thread::Builder::new()
+        .name("map".into())
+        .spawn(move || tell(&map, || serde_json::to_vec(&asked.map())))?;
     if matches!(stage, Stage::Looks | Stage::Enters) {
         let coming = shared.clone();
         thread::Builder::new().name("enter".into()).spawn(move || enter(&coming, stage))?;
@@ -334,12 +343,10 @@ fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
 }
 
 /// A document for who connects.
-fn tell(shared: &Shared, status: &UnixListener) {
-    for stream in status.incoming() {
-        let told = stream.and_then(|mut stream| {
-            let view = serde_json::to_vec(&shared.view()).map_err(io::Error::other)?;
-            stream.write_all(&view)
-        });
+fn tell(socket: &UnixListener, document: impl Fn() -> serde_json::Result<Vec<u8>>) {
+    for stream in socket.incoming() {
+        let told =
+            stream.and_then(|mut stream| stream.write_all(&document().map_err(io::Error::other)?));
         if let Err(error) = told {
             debug!(%error, "a question was not answered");
             thread::sleep(Duration::from_millis(10));

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_split::{
-    DepartureView, Frame, Greeting, LooksView, MemoryView, PageNo, Policy, SplitGuest,
+    ChunkNo, DepartureView, Frame, Greeting, LooksView, MapCell, MemoryMap, MemoryView, PageNo,
+    Policy, SplitGuest, cell_chunks,
 };
 use mint_sys::Faults;
 
@@ -182,6 +183,21 @@ impl Shared {
             arrival: None,
             departure: *self.departure.lock().unwrap_or_else(PoisonError::into_inner),
         }
+    }
+}
+
+impl Shared {
+    /// Where everything is, and when it was used; the pager goes on meanwhile.
+    pub fn map(&self) -> MemoryMap {
+        let geometry = self.lock().pager.places().geometry();
+        let chunks = cell_chunks(geometry);
+        let cell = |chunk| {
+            let pager = &self.lock().pager;
+            MapCell::of(pager.places(), pager.victims().ages(), ChunkNo(chunk))
+        };
+        let step = usize::try_from(chunks).unwrap_or(usize::MAX);
+        let cells = (0..geometry.chunks()).step_by(step).map(cell).collect();
+        MemoryMap { cell_pages: chunks * geometry.chunk_pages(), cells }
     }
 }
 

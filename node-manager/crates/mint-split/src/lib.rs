@@ -12,6 +12,7 @@ pub mod files;
 mod frame;
 mod geometry;
 mod guest;
+mod map;
 mod places;
 mod victims;
 mod wire;
@@ -29,6 +30,7 @@ pub use guest::{
     Mirror, MirrorView, NodeStart, PagerAnswer, PagerCall, Server, ServerAddress, ServerMirror,
     ServerView, Source, SplitGuest, Uuid, limit_bytes, whole_bytes,
 };
+pub use map::{CELLS_MAX, MapCell, MemoryMap, cell_chunks};
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Policy, Victims};
 pub use wire::{HearError, hear, say};

@@ -9,6 +9,7 @@ mod args;
 mod cmd;
 mod failure;
 mod output;
+mod svg;
 
 use std::process::ExitCode;
 

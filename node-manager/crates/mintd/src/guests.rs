@@ -13,7 +13,8 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, HostLeaves, ImportRequest,
-    KeptGone, MigrateRequest, MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmView,
+    KeptGone, MigrateRequest, MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmMemoryMap,
+    VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -40,6 +41,7 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/v1/vms", "Guests of all nodes", here).gives::<VmList>(),
         get("/v1/vms/{vm}", "A guest, wherever it is", here).gives::<VmView>(),
         get("/v1/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
+        get("/v1/vms/{vm}/memory/map", "A picture of that", here).gives::<VmMemoryMap>(),
         post("/v1/vms/{vm}/start", "Start it", here).gives::<VmView>(),
         post("/v1/vms/{vm}/shutdown", "Ask it to end", here).gives::<VmView>(),
         post("/v1/vms/{vm}/destroy", "End it at once", here).gives::<VmView>(),
@@ -55,6 +57,8 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
         get("/v1/nodes/{node}/vms/{vm}/memory", "Where its memory is", there_one)
             .gives::<VmMemory>(),
+        get("/v1/nodes/{node}/vms/{vm}/memory/map", "A picture of that", there_one)
+            .gives::<VmMemoryMap>(),
         post("/v1/nodes/{node}/vms/{vm}/memory/leave", "A node keeps none any more", there_one)
             .takes::<HostLeaves>()
             .gives::<KeptGone>(),
@@ -90,6 +94,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .lines::<VmView>(),
         get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
         get("/v1/local/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
+        get("/v1/local/vms/{vm}/memory/map", "A picture of that", here).gives::<VmMemoryMap>(),
         post("/v1/local/vms/{vm}/memory/leave", "A node keeps none any more", here)
             .takes::<HostLeaves>()
             .gives::<KeptGone>(),

@@ -30,6 +30,9 @@ pub enum VmCommand {
         /// Again each second, with what has happened since
         #[arg(long)]
         watch: bool,
+        /// Draw where each part of it is, and how lately it was used, into a file
+        #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+        svg: Option<PathBuf>,
     },
     /// Start a guest on the node that it is defined on
     Start(VmArgs),

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use mint_api::{CpuList, DeviceList, DeviceView, ErrorBody, ErrorCode, MemoryList, ResourceView};
+use mint_api::{CpuList, DeviceList, DeviceView, MemoryList, ResourceView};
 use serde_json::json;
 
 use super::context::{Context, Outcome};
 use crate::output::{print, print_json};
+use crate::svg::{COLOURS, escaped, picture, square, write};
 
-/// Colours of nodes 0, 1, …: apart from each other for every kind of colour vision.
-const COLOURS: [&str; 8] =
-    ["#8a8a8a", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"];
 const FREE: &str = "#ffffff";
 const MOVING: &str = "#000000";
 /// Sides, in pixels.
@@ -52,11 +50,7 @@ pub async fn run(context: &Context, as_svg: bool, output: Option<&Path>) -> Outc
     let machine = Machine { cpus: cpus.cpus, memory: memory.memory, devices: devices.devices };
     let picture = if as_svg { machine.svg() } else { machine.text() };
     match output {
-        Some(path) => std::fs::write(path, picture).map_err(|error| {
-            let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
-            body.message = format!("cannot write {}: {}", path.display(), body.message);
-            body
-        })?,
+        Some(path) => write(path, &picture)?,
         None => print(picture.trim_end())?,
     }
     Ok(0)
@@ -85,11 +79,6 @@ fn owner(resource: &ResourceView) -> String {
         (Some(name), state) => format!("{state} ({name})"),
         (None, state) => state.to_owned(),
     }
-}
-
-/// Text for XML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 impl Machine {
@@ -179,12 +168,7 @@ impl Machine {
             _ = writeln!(body, "<text x=\"{text_x}\" y=\"{y}\">{}</text>", escaped(&name));
             x += LINE + 9 * u32::try_from(name.chars().count()).unwrap_or(0) + MARGIN;
         }
-        let (width, height) = (left.max(x), bottom + LINE + MARGIN);
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n"
-        )
+        picture((left.max(x), bottom + LINE + MARGIN), &body)
     }
 }
 
@@ -209,15 +193,6 @@ fn grid(
         rows = index / columns + 1;
     }
     top + rows * side + LINE / 2
-}
-
-fn square(body: &mut String, (x, y): (u32, u32), side: u32, fill: &str, title: &str) {
-    _ = writeln!(
-        body,
-        "<rect x=\"{x}\" y=\"{y}\" width=\"{side}\" height=\"{side}\" fill=\"{fill}\" \
-         stroke=\"#404040\"><title>{}</title></rect>",
-        escaped(title)
-    );
 }
 
 #[cfg(test)]
@@ -291,10 +266,5 @@ mod tests {
         assert!(!picture.contains("00:01.0"), "bridges are left out");
         let opened = picture.matches("<rect").count();
         assert_eq!(opened, picture.matches("</rect>").count() + 1, "the background closes itself");
-    }
-
-    #[test]
-    fn names_cannot_break_the_picture() {
-        assert_eq!(escaped("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
     }
 }

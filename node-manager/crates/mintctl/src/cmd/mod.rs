@@ -19,6 +19,7 @@ mod resize;
 mod rolling;
 mod top;
 mod vm;
+mod vm_map;
 mod vm_memory;
 mod vm_view;
 

@@ -12,8 +12,8 @@ use super::console::{Ended, Keys};
 use super::context::{Context, Outcome};
 use super::import;
 use super::node_path::path;
-use super::vm_memory;
 use super::vm_view::{evacuated, moved, show, table, tell};
+use super::{vm_map, vm_memory};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::print_json;
@@ -32,7 +32,10 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
             show(context, &view)
         }
         VmCommand::Import(args) => import::run(context, args).await,
-        VmCommand::Memory { vm, watch } => {
+        VmCommand::Memory { vm, svg: Some(file), .. } => {
+            vm_map::run(context, &path_of(&vm, "/memory/map")?, &file).await
+        }
+        VmCommand::Memory { vm, watch, svg: None } => {
             vm_memory::run(context, &path_of(&vm, "/memory")?, watch).await
         }
         VmCommand::Start(vm) => act(context, &vm, VmVerb::Start).await,
