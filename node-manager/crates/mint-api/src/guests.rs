@@ -155,6 +155,10 @@ pub struct MigrateRequest {
     /// Of a guest whose memory is split: all of it comes to that node, which may be its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge: bool,
+    /// Of a guest whose memory is split: what other hosts keep stays there, which it does anyway
+    /// unless it is split anew; one of which no other host keeps anything is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub main_only: bool,
     /// Its memory is split anew first, like `main=256M,node1=rest`: `main` is the node that it goes
     /// to, which may be its own. `auto`: that node has what there is room for, others the rest; if it
     /// has room for all, all comes there.

@@ -202,6 +202,7 @@ impl Places {
                 compress: request.compress,
                 post_copy_after_s: request.post_copy_after_s,
                 merge: false,
+                main_only: false,
                 split: None,
                 policy: None,
                 copies: None,

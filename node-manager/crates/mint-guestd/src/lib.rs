@@ -13,6 +13,7 @@
 mod app;
 mod arrivals;
 mod auto;
+mod checks;
 mod console;
 mod copies;
 mod evacuate;

@@ -14,8 +14,9 @@ use mint_api::{
 };
 use mint_guests::arrival::{Departure, DiskCopy, Plan};
 use mint_guests::domain::Domain;
-use mint_guests::split::{COPIES_MAX, Split};
+use mint_guests::split::Split;
 use mint_serve::lines::Lines;
+use mint_split::SplitGuest;
 use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -23,7 +24,9 @@ use tracing::{info, warn};
 
 use crate::app::{App, Moving, client_error, path_of};
 use crate::auto::{self, AUTO};
+use crate::checks::{check, check_split};
 use crate::copies::drop_copies;
+use crate::hosts;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
 use crate::merge;
@@ -87,6 +90,9 @@ pub(crate) async fn prepare(
     if request.merge {
         merge_spread(&mut departure)?;
     }
+    if request.main_only {
+        main_only(app, &uuid, &departure)?;
+    }
     let split = match &request.split {
         Some(words) => Some(
             split_spread(app, &uuid, words, (request.policy, request.copies), &mut departure)
@@ -137,40 +143,6 @@ fn busy(name: &str) -> ErrorBody {
     ErrorBody::refused(vec![refusal])
 }
 
-fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
-    let zero = [
-        ("bandwidth_bytes_s", request.bandwidth_bytes_s == Some(0)),
-        ("downtime_ms", request.downtime_ms == Some(0)),
-        ("parallel", request.parallel == Some(0)),
-    ];
-    if request.merge && request.split.is_some() {
-        let text = "bad request: a guest is merged or split, not both";
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
-    }
-    let is_of_split = request.policy.is_some() || request.copies.is_some();
-    if is_of_split && request.split.is_none() {
-        let text =
-            "bad request: policy and copies are of a split: say how memory is to be split, too";
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
-    }
-    if request.copies.is_some_and(|copies| !(1..=COPIES_MAX).contains(&copies)) {
-        let text = format!("bad request: copies: want 1 to {COPIES_MAX}");
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
-    }
-    let has_streams = request.parallel.is_some() || request.compress;
-    if has_streams && request.post_copy_after_s.is_some() {
-        let text = "bad request: post-copy has one stream: leave parallel and compress out";
-        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
-    }
-    match zero.iter().find(|(_, is_zero)| *is_zero) {
-        Some((name, _)) => {
-            let text = format!("bad request: {name} is 0; leave it out for libvirt's default");
-            Err(ErrorBody::new(ErrorCode::BadRequest, text))
-        }
-        None => Ok(()),
-    }
-}
-
 /// The next host is to have all of a guest's memory, and may keep a part of it already.
 fn merge_spread(departure: &mut Departure) -> Result<(), ErrorBody> {
     let domain = Domain::parse(&departure.xml)
@@ -182,6 +154,17 @@ fn merge_spread(departure: &mut Departure) -> Result<(), ErrorBody> {
         (spread.main_bytes, spread.hosts) = (domain.memory_bytes, Vec::new());
     }
     Ok(())
+}
+
+/// What other hosts keep of a guest is to stay there: there is to be some.
+fn main_only(app: &App, uuid: &str, departure: &Departure) -> Result<(), ErrorBody> {
+    let keeps = |guest: SplitGuest| guest.servers.iter().any(|server| !server.is_over());
+    if hosts::running(app, uuid).is_some_and(|(_, guest)| keeps(guest)) {
+        return Ok(());
+    }
+    let domain = Domain::parse(&departure.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    Err(merge::not_split(&domain.name))
 }
 
 /// The next host is to have a part of a guest's memory, and others the rest.
@@ -200,24 +183,6 @@ async fn split_spread(
         spread.hosts = split::hosts(&app.nodes().await?, &split)?;
     }
     Ok(split)
-}
-
-/// Memory that is split does not go by QEMU's stream.
-fn check_split(name: &str, request: &MigrateRequest) -> Result<(), ErrorBody> {
-    let asked = [
-        ("post-copy", request.post_copy_after_s.is_some()),
-        ("parallel streams", request.parallel.is_some()),
-        ("compression", request.compress),
-    ];
-    match asked.iter().find(|(_, is_asked)| *is_asked) {
-        Some((what, _)) => {
-            let text = format!("the memory of vm {name} is split: it moves without {what}");
-            let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
-                .hint("leave that out");
-            Err(ErrorBody::refused(vec![refusal]))
-        }
-        None => Ok(()),
-    }
 }
 
 /// What a guest is that is to leave.
@@ -565,31 +530,5 @@ mod tests {
             words(&Progress::default())
                 .starts_with("0 % of 0 MiB sent, 0 MiB/s, 0 MiB left, round 1")
         );
-    }
-
-    #[test]
-    fn limits_of_nothing_are_refused() {
-        let plain = MigrateRequest {
-            to: "node2".into(),
-            dry_run: false,
-            bandwidth_bytes_s: None,
-            downtime_ms: Some(100),
-            parallel: Some(2),
-            compress: false,
-            post_copy_after_s: None,
-            merge: false,
-            split: None,
-            policy: None,
-            copies: None,
-        };
-        check(&plain).unwrap();
-        let none = MigrateRequest { parallel: Some(0), ..plain.clone() };
-        assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
-        // libvirt has not both
-        let both = MigrateRequest { post_copy_after_s: Some(0), ..plain.clone() };
-        assert_eq!(check(&both).unwrap_err().code, ErrorCode::BadRequest);
-        let both = MigrateRequest { parallel: None, compress: true, ..both };
-        assert_eq!(check(&both).unwrap_err().code, ErrorCode::BadRequest);
-        check(&MigrateRequest { parallel: None, compress: true, ..plain }).unwrap();
     }
 }

@@ -205,7 +205,7 @@ fn pager_of_a_guest_that_stays_after_all_is_told_so() {
         let asked = goes(&folder);
         // one that keeps a part of it cannot be its main host; a plan asks no pager
         for to in ["node3", "node2"] {
-            let request = json!({ "to": to, "dry_run": true });
+            let request = json!({ "to": to, "dry_run": true, "main_only": true });
             let path = format!("/v1/local/vms/{UUID}/migrate");
             let planned = machine.client().operate::<MigrateResult>(&path, &request, |_| {}).await;
             assert_eq!(planned.is_ok(), to == "node2", "{to}: {planned:?}");
@@ -320,6 +320,10 @@ fn guest_that_is_not_merged_is_as_it_was() {
             let refused = merge(&machine, "web", to).await.unwrap_err();
             assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
         }
+        // nobody keeps anything of it
+        let main_only = json!({ "to": "node2", "main_only": true });
+        let refused = migrate(&machine, "web", main_only).await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
         let domain = movable("node2");
         tell(&machine, "begin", &domain).await.unwrap();
         active(&machine, &domain);
@@ -384,9 +388,11 @@ fn guest_is_split_anew_where_it_is_or_stays_as_it_was() {
         assert_eq!(error.refusals[0].code, RefusalCode::VmBusy, "{error}");
         let secret = store.leases()[0].secret;
         assert_eq!((store.leases().len(), secret, guest().servers.len()), (1, leases[0].secret, 2));
-        let both = json!({ "to": "node2", "split": "main=32M,node3=rest", "merge": true });
-        let error = migrate(&machine, UUID, both).await.unwrap_err();
-        assert_eq!(error.code, ErrorCode::BadRequest);
+        for other in ["merge", "main_only"] {
+            let both = json!({ "to": "node2", "split": "main=32M,node3=rest", other: true });
+            let error = migrate(&machine, UUID, both).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::BadRequest, "{other}");
+        }
     });
 }
 

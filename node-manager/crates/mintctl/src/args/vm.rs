@@ -69,6 +69,9 @@ pub enum VmCommand {
         /// Nodes that have each page that its own has not: with 2 one of them may end
         #[arg(long, value_name = "N", requires = "split", value_parser = clap::value_parser!(u32).range(1..=2))]
         copies: Option<u32>,
+        /// What other nodes keep of its memory stays there, and there is some
+        #[arg(long, conflicts_with = "split")]
+        main_only: bool,
     },
     /// Bring all memory of a running guest that is split over several nodes to one
     ///

@@ -95,6 +95,7 @@ impl Evacuated {
             compress: false,
             post_copy_after_s: None,
             merge: false,
+            main_only: false,
             split: None,
             policy: None,
             copies: None,

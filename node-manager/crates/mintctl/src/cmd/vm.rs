@@ -43,8 +43,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate { args, split, policy, copies } => {
-            let anew = Anew { split, policy, copies };
+        VmCommand::Migrate { args, split, policy, copies, main_only } => {
+            let anew = Anew { split, policy, copies, main_only };
             migrate(context, args, false, anew).await
         }
         VmCommand::Merge(args) => migrate(context, args, true, Anew::default()).await,
@@ -131,12 +131,13 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     }
 }
 
-/// How memory is split anew.
+/// How memory is split anew, or not.
 #[derive(Default)]
 struct Anew {
     split: Option<String>,
     policy: Option<PagingPolicy>,
     copies: Option<u32>,
+    main_only: bool,
 }
 
 async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) -> Outcome {
@@ -150,6 +151,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) 
         compress: args.how.compress,
         post_copy_after_s: args.how.post_copy_after,
         merge,
+        main_only: anew.main_only,
         split: anew.split,
         policy: anew.policy,
         copies: anew.copies,

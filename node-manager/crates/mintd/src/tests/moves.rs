@@ -215,6 +215,7 @@ fn move_in_which_mintd_died_is_told_as_one_that_went_on() {
             compress: false,
             post_copy_after_s: None,
             merge: false,
+            main_only: false,
             split: None,
             policy: None,
             copies: None,
