@@ -239,6 +239,9 @@ pub struct HostLeaves {
     /// Id of the node.
     #[schema(value_type = u32)]
     pub host: NodeId,
+    /// Plan only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// Other CPUs for a guest.

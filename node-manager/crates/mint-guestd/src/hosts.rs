@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeView};
+use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeKeeps, NodeView};
 use mint_split::{LeaseEnd, NodeStart, Server, SplitGuest, files};
 use mint_types::{NodeState, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
@@ -31,7 +31,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// For a mirror to have all of what is kept, when its memory server is to have nothing any more.
 const HAS_ALL_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a node keeps of a guest of this node begins to go elsewhere; [`watch`] sees to the rest.
+/// What a node keeps of a guest of this node begins to go elsewhere; [`watch`] sees to the rest. Or
+/// it is only told where it would go.
 ///
 /// # Errors
 /// When the guest's memory is not split, or no other node has room: then nothing has changed. When
@@ -53,7 +54,10 @@ pub(crate) async fn leave(
     let of_host = |name: &str| is_node(&nodes, name, from.host.as_u32());
     let here = app.here().await?;
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
-    if let Some(node) = nodes.iter().find(|node| node.id == from.host) {
+    if let (true, Some(to)) = (from.dry_run, other_copy(&guest, of_host)) {
+        return Ok(gone(Some(to)));
+    }
+    if let Some(node) = nodes.iter().find(|node| node.id == from.host && !from.dry_run) {
         if let Some(to) = leave_copy(app, &folder, &guest, node, &nodes, main).await? {
             return Ok(gone(Some(to)));
         }
@@ -69,7 +73,11 @@ pub(crate) async fn leave(
             refusals.push(refusal);
             continue;
         }
-        match change(app, &folder, &guest, number, node, &nodes, main).await {
+        let given = match from.dry_run {
+            true => could_have(app, &guest, &guest.servers[number], node).await,
+            false => change(app, &folder, &guest, number, node, &nodes, main).await,
+        };
+        match given {
             Ok(()) => return Ok(gone(Some(node.name.clone()))),
             Err(error) if error.code == ErrorCode::PlanRefused => refusals.extend(error.refusals),
             Err(error) => return Err(error),
@@ -83,6 +91,39 @@ pub(crate) async fn leave(
         refusals.push(refusal);
     }
     Err(ErrorBody::refused(refusals))
+}
+
+/// Of two copies of something of which a node has one, the node of the other.
+fn other_copy(guest: &SplitGuest, is_its: impl Fn(&str) -> bool) -> Option<String> {
+    guest.servers.iter().find_map(|server| {
+        let mirror = &server.mirror.as_ref()?.node;
+        let (first, second) = (is_its(&server.node), is_its(mirror));
+        (first || second).then(|| if first { mirror } else { &server.node }.clone())
+    })
+}
+
+/// Whether a node has room for what a memory server may keep of a guest.
+async fn could_have(
+    app: &App,
+    guest: &SplitGuest,
+    server: &Server,
+    node: &NodeView,
+) -> Result<(), ErrorBody> {
+    let path = format!("{}/leases", path_of(None, node.id));
+    let keeps: NodeKeeps = app.mintd.get(&path).await.map_err(client_error)?;
+    let (free, wants) = (keeps.free_bytes.unwrap_or(0), server.limit_bytes);
+    if wants <= free {
+        return Ok(());
+    }
+    let text = format!(
+        "node {} can keep {} of guest {}, not {}",
+        node.name,
+        format_bytes(free),
+        guest.name,
+        format_bytes(wants)
+    );
+    let refusal = Refusal::new(RefusalCode::MemoryShort, format_args!("node {}", node.name), text);
+    Err(ErrorBody::refused(vec![refusal.hint("give it more: mintctl node resize --memory")]))
 }
 
 /// A node that has one of two copies of something keeps none any more. Gives which node has the

@@ -77,12 +77,17 @@ pub(crate) async fn end(app: &App, end: &LeaseEnd) -> Result<(), ErrorBody> {
     ended.map(drop).map_err(store_error)
 }
 
-/// What this node keeps of guests of other nodes goes to others; this waits until it is gone.
+/// What this node keeps of guests of other nodes goes to others; this waits until it is gone. Or it
+/// is only told where it would go.
 ///
 /// # Errors
 /// When no other node has room for what it keeps of a guest, or it does not get on: what is gone by
 /// then stays gone, what is on its way goes on.
-pub(crate) async fn evacuate(app: &App, lines: &Lines) -> Result<EvacuateResult, ErrorBody> {
+pub(crate) async fn evacuate(
+    app: &App,
+    dry_run: bool,
+    lines: &Lines,
+) -> Result<EvacuateResult, ErrorBody> {
     let (here, nodes) = (app.here().await?, app.nodes().await?);
     let (mut leaving, mut kept) = (Vec::new(), Vec::new());
     for lease in list(app).await? {
@@ -93,13 +98,16 @@ pub(crate) async fn evacuate(app: &App, lines: &Lines) -> Result<EvacuateResult,
         let Some(main) = nodes.iter().find(is_main) else { continue };
         let path = path_of(None, main.id);
         let path = format!("{path}/vms/{}/memory/leave", text(&lease.uuid));
-        let leaves = HostLeaves { host: here.id };
+        let leaves = HostLeaves { host: here.id, dry_run };
         let gone: KeptGone = app.mintd.post(&path, &leaves).await.map_err(client_error)?;
         let (name, bytes) = (&gone.name, format_bytes(lease.kept_bytes));
         let to = gone.to.as_deref().unwrap_or("another node already");
-        let what = format!("{} keeps {bytes} of guest {name}, which go to {to}", here.name);
+        let go = if dry_run { "would go" } else { "go" };
+        let what = format!("{} keeps {bytes} of guest {name}, which {go} to {to}", here.name);
         lines.send(&Line::Progress(what)).await;
-        leaving.push((lease.uuid, lease.secret));
+        if !dry_run {
+            leaving.push((lease.uuid, lease.secret));
+        }
         kept.push(gone);
     }
     let (mut last, mut since) = (u64::MAX, Instant::now());

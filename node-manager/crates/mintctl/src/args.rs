@@ -440,6 +440,9 @@ pub enum MemoryCommand {
     Evacuate {
         /// Name, nodeN or id
         node: String,
+        /// Only say where it would go
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 

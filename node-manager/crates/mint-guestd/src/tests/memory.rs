@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mint_api::{EvacuateRequest, EvacuateResult};
+use mint_api::{EvacuateRequest, EvacuateResult, NodeKeeps};
 use mint_serve::listen;
 use mint_split::{Lease, LeaseEnd, LeaseView, MemoryView, MirrorView, ServerView, SplitGuest};
 use rustix::fs::{FlockOperation, flock};
@@ -257,8 +257,13 @@ pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
         ends.lock().unwrap().retain(|lease| !is_meant(lease));
         Json(json!({}))
     };
+    let keeps = async || {
+        let free_bytes = Some(1 << 30);
+        let (guests, kept_bytes, limit_bytes, mirrors) = (0, 0, 0, Vec::new());
+        Json(NodeKeeps { guests, kept_bytes, limit_bytes, free_bytes, mirrors })
+    };
     let router = Router::new()
-        .route("/v1/local/leases", axum::routing::post(give))
+        .route("/v1/local/leases", axum::routing::post(give).get(keeps))
         .route("/v1/local/leases/end", axum::routing::post(end));
     let socket = listen(&machine.folder.path().join("guestd3.sock")).unwrap();
     tokio::spawn(serve(socket, router));
@@ -266,8 +271,12 @@ pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
 }
 
 async fn evacuate(machine: &Machine, node: u32) -> Result<EvacuateResult, ErrorBody> {
+    leaves(machine, node, false).await
+}
+
+async fn leaves(machine: &Machine, node: u32, dry_run: bool) -> Result<EvacuateResult, ErrorBody> {
     let there = Client::unix(machine.folder.path().join(format!("guestd{node}.sock")));
-    let request = EvacuateRequest { memory: true, ..EvacuateRequest::default() };
+    let request = EvacuateRequest { memory: true, dry_run, ..EvacuateRequest::default() };
     there.operate("/v1/local/evacuate", &request, |_| {}).await.map_err(body)
 }
 
@@ -289,6 +298,11 @@ fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
         // a third node gives leases, and the guest has no pager that answers: it begins later, as
         // one that starts just now may have read it
         let given = third(&machine);
+        // first it is only told
+        let told = leaves(&machine, 2, true).await.unwrap().kept;
+        assert_eq!((told.len(), told[0].to.as_deref()), (1, Some("node3")));
+        assert_eq!((store.leases(), guest()), (leases.clone(), before.clone()));
+        assert_eq!(given.lock().unwrap().len(), 0);
         let failed = evacuate(&machine, 2).await.unwrap_err();
         assert!(failed.message.contains("when its pager answers"), "{failed}");
         assert_eq!((guest().servers.len(), given.lock().unwrap().len()), (2, 1));

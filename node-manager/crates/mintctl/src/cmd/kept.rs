@@ -7,12 +7,12 @@ use super::context::{Context, Outcome};
 use super::node_path::path;
 use crate::output::{print, print_json};
 
-/// What a node keeps of the memory of other nodes' guests goes to other nodes.
+/// What a node keeps of the memory of other nodes' guests goes to other nodes, or would go.
 ///
 /// # Errors
 /// When another node has no room for it, or it does not get on.
-pub async fn evacuate(context: &Context, node: &str) -> Outcome {
-    let request = EvacuateRequest { memory: true, ..EvacuateRequest::default() };
+pub async fn evacuate(context: &Context, node: &str, dry_run: bool) -> Outcome {
+    let request = EvacuateRequest { memory: true, dry_run, ..EvacuateRequest::default() };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult =
         context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;
@@ -22,7 +22,8 @@ pub async fn evacuate(context: &Context, node: &str) -> Outcome {
     }
     for gone in &result.kept {
         let to = gone.to.as_deref().unwrap_or("another node");
-        print(&format!("what node {} kept of vm {} is on {to}", result.node, gone.name))?;
+        let is = if dry_run { "would go to" } else { "is on" };
+        print(&format!("what node {} kept of vm {} {is} {to}", result.node, gone.name))?;
     }
     if result.kept.is_empty() {
         print(&format!("node {} keeps nothing of other nodes' guests", result.node))?;

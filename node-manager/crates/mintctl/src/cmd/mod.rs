@@ -41,7 +41,9 @@ pub async fn run(args: Args) -> Outcome {
         }
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(MemoryCommand::List) => list::memory(&context).await,
-        Command::Memory(MemoryCommand::Evacuate { node }) => kept::evacuate(&context, &node).await,
+        Command::Memory(MemoryCommand::Evacuate { node, dry_run }) => {
+            kept::evacuate(&context, &node, dry_run).await
+        }
         Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
         Command::Machine(command) => machine::run(&context, command).await,
         Command::Doctor { repair } => other::doctor(&context, repair).await,
