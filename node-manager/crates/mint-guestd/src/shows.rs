@@ -82,19 +82,36 @@ pub(crate) async fn map(app: &App, vm: String) -> Result<VmMemoryMap, ErrorBody>
     let node_name = app.here().await?.name;
     let (facts, folder, guest) = found(app, vm).await?;
     let map = pagers::map(&folder).await.map_err(|error| silent(&guest, &error))?;
-    let hosts = guest.servers.into_iter().map(|server| server.node).collect();
-    let cells = map.cells.iter().map(cell).collect();
+    // a host that has had nothing for a while may have another number since
+    let (mut hosts, mut numbers): (Vec<String>, Vec<u32>) = Default::default();
+    for server in guest.servers {
+        let known = hosts.iter().position(|host| *host == server.node);
+        let number = known.unwrap_or(hosts.len());
+        if known.is_none() {
+            hosts.push(server.node);
+        }
+        numbers.push(u32::try_from(number).unwrap_or(u32::MAX));
+    }
+    let cells = map.cells.iter().map(|found| cell(found, &numbers)).collect();
     let cell_bytes = map.cell_pages.saturating_mul(PAGE_BYTES);
     Ok(VmMemoryMap { name: facts.name, node_name, hosts, cell_bytes, cells })
 }
 
-fn cell(cell: &MapCell) -> VmMemoryCell {
+/// With the number of each memory server's node.
+fn cell(cell: &MapCell, numbers: &[u32]) -> VmMemoryCell {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    let share = |&(host, pages)| VmMemoryShare { host: u32::from(host), bytes: bytes(pages) };
+    let mut elsewhere: Vec<VmMemoryShare> = Vec::new();
+    for &(server, pages) in &cell.elsewhere {
+        let host = numbers.get(usize::from(server)).copied().unwrap_or(u32::MAX);
+        match elsewhere.iter_mut().find(|share| share.host == host) {
+            Some(share) => share.bytes = share.bytes.saturating_add(bytes(pages)),
+            None => elsewhere.push(VmMemoryShare { host, bytes: bytes(pages) }),
+        }
+    }
     VmMemoryCell {
         untouched_bytes: bytes(cell.virgin),
         here_bytes: bytes(cell.here),
-        elsewhere: cell.elsewhere.iter().map(share).collect(),
+        elsewhere,
         heat: heat(cell.age),
     }
 }
@@ -107,6 +124,15 @@ fn heat(age: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_that_has_had_two_numbers_has_one() {
+        let found = MapCell { virgin: 1, here: 2, elsewhere: vec![(0, 3), (1, 4), (2, 5)], age: 1 };
+        let VmMemoryCell { untouched_bytes, here_bytes, elsewhere, .. } = cell(&found, &[0, 1, 0]);
+        assert_eq!((untouched_bytes, here_bytes), (4096, 8192));
+        let shares: Vec<_> = elsewhere.iter().map(|share| (share.host, share.bytes)).collect();
+        assert_eq!(shares, [(0, 8 * 4096), (1, 4 * 4096)]);
+    }
 
     #[test]
     fn page_that_was_used_just_now_is_hottest() {
