@@ -21,8 +21,11 @@ use tracing::{info, warn};
 use crate::giving::{Given, Giving, Stop};
 use crate::pager::Budget;
 use crate::shared::Shared;
+use crate::step::step;
 
 const LOOK: Duration = Duration::from_millis(100);
+/// Between looks whether a guest that has gone runs here again.
+const COMES_BACK: Duration = Duration::from_millis(500);
 /// For who connects to say who it is.
 const HELLO: Duration = Duration::from_secs(10);
 
@@ -47,6 +50,14 @@ impl Goings {
     pub fn again(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let folder = &shared.home.folder;
         if folder.join(GONE).exists() {
+            let stop = Arc::new(Stop::default());
+            let (shared, its) = (shared.clone(), stop.clone());
+            let look = move || {
+                let giving = Giving::new(&shared, &its, None, None);
+                comes_back(&shared, giving, &its);
+            };
+            let thread = thread::Builder::new().name("gone".into()).spawn(look)?;
+            *lock(&self.0) = Some(Going { stop, thread });
             return Ok(());
         }
         match fs::read(folder.join(GOING)) {
@@ -189,6 +200,8 @@ fn give(shared: &Shared, listener: &TcpListener, asked: &Leave, stop: &Stop) {
                     thread::sleep(LOOK);
                 }
                 info!("the guest's next host has all of it");
+                step("pager-gone");
+                comes_back(shared, giving, stop);
                 return;
             }
             Given::Failed => {
@@ -201,6 +214,22 @@ fn give(shared: &Shared, listener: &TcpListener, asked: &Leave, stop: &Stop) {
     }
     giving.stays();
     _ = fs::remove_file(shared.home.folder.join(GOING));
+}
+
+/// Waits for the end of the QEMU of a guest that has gone. If its next host ended before the guest
+/// ran there, libvirt lets it go on here: then it is this host's, as before.
+fn comes_back(shared: &Shared, giving: Giving<'_>, stop: &Stop) {
+    while !shared.home.qemu.has_ended() && !stop.is_asked() {
+        if shared.home.qemu.runs() {
+            warn!("the guest runs here again: its next host has not got it");
+            giving.stays();
+            for name in [GOING, GONE] {
+                _ = fs::remove_file(shared.home.folder.join(name));
+            }
+            return;
+        }
+        thread::sleep(COMES_BACK);
+    }
 }
 
 fn converse(

@@ -50,6 +50,8 @@ pub struct Pager<'a, M, V> {
     subs: Vec<SubState>,
     /// Pages that somebody waits for and that there is no room for yet.
     waiting: VecDeque<PageNo>,
+    /// Pages that are coming because somebody waits for them.
+    wanted: BTreeSet<PageNo>,
     /// Chunks that come to go elsewhere, and that nobody waits for.
     draining: BTreeSet<ChunkNo>,
     /// How far that has come.
@@ -87,7 +89,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         let geometry = places.geometry();
         room(geometry, budget, subs)?;
         let subs = subs.iter().map(|sub| SubState::new(sub, geometry.chunk_pages())).collect();
-        let (waiting, done) = (VecDeque::new(), Done::default());
+        let (waiting, wanted, done) = (VecDeque::new(), BTreeSet::new(), Done::default());
         let (draining, drained_to, is_held) = (BTreeSet::new(), 0, false);
         let mut pager = Self {
             places,
@@ -96,6 +98,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             budget,
             subs,
             waiting,
+            wanted,
             draining,
             drained_to,
             is_held,
@@ -209,6 +212,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         for page in pages.map(PageNo) {
             let place = self.places.place(page);
             self.given_back_ahead(page, &mut orders);
+            self.wanted.remove(&page);
             self.places.given_back(page);
             let (sub, version) = match place {
                 Some(Place::Leaving { to, version }) => {
@@ -347,6 +351,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             Some(Answer::Wait) => {
                 // it comes for itself from now on
                 self.draining.remove(&self.places.geometry().chunk_of(page));
+                self.wanted.insert(page);
             }
             Some(Answer::Wake) => self.memory.wake(page)?,
             Some(Answer::Zero) => {
@@ -364,6 +369,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
                 orders.push(Order { to, frame: Frame::Drop(vec![(page, version)]) });
             }
             Some(Answer::Fetch { from, runs }) => {
+                self.wanted.insert(page);
                 orders
                     .extend(runs.into_iter().map(|run| Order { to: from, frame: Frame::In(run) }));
             }
@@ -384,6 +390,9 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             }
             self.memory.fill(page, bytes)?;
             self.places.arrived(page);
+            if !self.wanted.remove(&page) {
+                self.victims.came_unasked(page);
+            }
             self.done.page_ins += 1;
             here.push((page, version));
         }

@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
-use mint_split::{Ages, Greeting, Places, Policy, Server, Source, files, hear};
+use mint_split::{
+    Ages, Greeting, PagerAnswer, PagerCall, Places, Policy, Server, Source, files, hear,
+};
 use mint_sys::{Faults, MemoryDevice, shared_words};
 use mint_types::PagingPolicy;
 use tempfile::TempDir;
@@ -21,6 +23,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::coming::Coming;
 use crate::file::{GuestMemory, Took};
+use crate::going::Goings;
 use crate::pager::{Budget, Pager};
 use crate::shared::{Home, Locked, Way, say_all};
 
@@ -329,6 +332,54 @@ fn memory_that_the_next_host_has_no_room_for_is_at_a_memory_server_as_it_was_las
     assert!(counts.local <= main_pages - 64, "{counts:?}");
     assert!(counts.local >= main_pages - 64 - 64, "{counts:?}");
     assert!(kept.len() as u64 >= counts.remote - 2 && told.ahead_pages > 900, "{told:?}");
+}
+
+#[test]
+fn guest_that_went_and_runs_here_again_is_this_hosts() {
+    let touch = |memory: &mut [u32]| (0..100).for_each(|page| write(memory, page, 1));
+    let from = Host::new(touch, Watch::Holes);
+    let to = Host::new(|_| {}, Watch::All);
+    let shared = Arc::new(leaves(&from, 0));
+    let goings = Arc::new(Goings::default());
+    let go = UnixListener::bind(from.folder.path().join("go.sock")).unwrap();
+    let (calls, its) = (goings.clone(), shared.clone());
+    std::thread::spawn(move || calls.listen(&its, &go));
+    let ask = |call: PagerCall| -> PagerAnswer {
+        let mut pager = UnixStream::connect(from.folder.path().join("go.sock")).unwrap();
+        pager.write_all((serde_json::to_string(&call).unwrap() + "\n").as_bytes()).unwrap();
+        serde_json::from_reader(pager).unwrap()
+    };
+    let ip = "127.0.0.1".parse().unwrap();
+    let call = PagerCall::Go { ip, secret: [9; 16], bandwidth_bytes_s: None, main_bytes: None };
+    let PagerAnswer::Goes(address) = ask(call) else { panic!("it does not go") };
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let source = Source { address, secret: [9; 16] };
+    let coming =
+        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let state = from.state.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        *state.lock().unwrap() = ("finish-migrate", "pre-switchover");
+    });
+    assert!(coming.take(&mut places(), &mut ages(), &to.process, status).unwrap());
+    let is_there = |name: &str| from.folder.path().join(name).exists();
+    let until = |is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until(&|| is_there(files::GONE));
+    *from.state.lock().unwrap() = ("postmigrate", "completed");
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(matches!(ask(PagerCall::Stay), PagerAnswer::Cannot(_)));
+    assert!(is_there(files::GONE) && shared.lock().pager.is_held());
+    // its next host has ended, and libvirt lets it go on here
+    *from.state.lock().unwrap() = ("running", "completed");
+    until(&|| !is_there(files::GONE));
+    assert!(!is_there(files::GOING) && !shared.lock().pager.is_held());
+    assert!(matches!(ask(PagerCall::Stay), PagerAnswer::Stays));
+    drop((from.qemu, to.qemu));
 }
 
 /// Who plays the host that the guest leaves: it says this, to one after the other.

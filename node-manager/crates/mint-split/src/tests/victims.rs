@@ -216,3 +216,21 @@ fn those_that_know_what_is_used_fetch_less_than_those_that_do_not() {
     assert!(aging * 10 < blind * 8, "aging {aging}, others {blind}");
     assert!(clock * 10 < blind * 8, "clock {clock}, others {blind}");
 }
+
+#[test]
+fn page_that_came_unasked_is_used_once_it_was_seen_again() {
+    let mut bytes = [0; 256];
+    let mut policy = policy(PagingPolicy::Aging, &mut bytes);
+    for page in [3, 70, 200] {
+        policy.came_unasked(PageNo(page));
+    }
+    // its coming is seen, and whatever else was used
+    policy.used(PageNo(0), &[0b11000, 0, 0, 0]);
+    assert_eq!(policy.ages().told(PageNo(2), 4), [0, 0, 0x80, 0]);
+    // that of another one later
+    policy.used(PageNo(64), &[1 << 6 | 1 << 7]);
+    assert_eq!(policy.ages().told(PageNo(69), 3), [0, 0, 0x80]);
+    policy.used(PageNo(0), &[0b1000, 1 << 6, 0, 1 << 8]);
+    let told = [3, 70, 200].map(|page| policy.ages().told(PageNo(page), 1)[0]);
+    assert_eq!(told, [0x80, 0x80, 0]);
+}

@@ -22,11 +22,17 @@ use order::Order;
 pub use order::Victims;
 use plain::{Address, Random};
 
+/// A bit each.
+const PAGES_OF_WORD: u64 = 64;
+
 /// A policy, and what it knows of the guest's pages.
 pub struct Policy<'a> {
     policy: PagingPolicy,
     ages: Ages<'a>,
     order: Box<dyn Order + Send>,
+    /// A bit for each page that came unasked, and was not seen to be used since: the first time says
+    /// that it has come.
+    unasked: Vec<u64>,
 }
 
 fn order(policy: PagingPolicy, chunks: u64) -> Box<dyn Order + Send> {
@@ -45,7 +51,9 @@ impl<'a> Policy<'a> {
     #[must_use]
     pub fn new(policy: PagingPolicy, ages: Ages<'a>) -> Self {
         let order = order(policy, ages.geometry().chunks());
-        Self { policy, ages, order }
+        let words = usize::try_from(ages.geometry().pages().div_ceil(PAGES_OF_WORD));
+        let unasked = vec![0; words.unwrap_or(usize::MAX)];
+        Self { policy, ages, order, unasked }
     }
 
     /// Which.
@@ -67,9 +75,22 @@ impl<'a> Policy<'a> {
         &self.ages
     }
 
-    /// Pages were used since they were looked at last, as [`Ages::used`] takes them.
+    /// Pages were used since they were looked at last, as [`Ages::used`] takes them; the first is that
+    /// of a word.
     pub fn used(&mut self, first: PageNo, bits: &[u64]) {
-        self.ages.used(first, bits);
+        let at = usize::try_from(first.0 / PAGES_OF_WORD).unwrap_or(usize::MAX);
+        let unasked = self.unasked.get_mut(at..).unwrap_or_default().iter_mut();
+        let used = |(unasked, bits): (Option<&mut u64>, &u64)| match unasked {
+            Some(unasked) => {
+                let used = bits & !*unasked;
+                *unasked &= !bits;
+                used
+            }
+            None => *bits,
+        };
+        let unasked = unasked.map(Some).chain(std::iter::repeat_with(|| None));
+        let used: Vec<u64> = unasked.zip(bits).map(used).collect();
+        self.ages.used(first, &used);
     }
 
     /// All pages were looked at.
@@ -92,6 +113,13 @@ impl<'a> Policy<'a> {
 impl Victims for Policy<'_> {
     fn came(&mut self, chunk: ChunkNo) {
         self.order.came(chunk);
+    }
+
+    fn came_unasked(&mut self, page: PageNo) {
+        let at = usize::try_from(page.0 / PAGES_OF_WORD).ok();
+        if let Some(word) = at.and_then(|at| self.unasked.get_mut(at)) {
+            *word |= 1 << (page.0 % PAGES_OF_WORD);
+        }
     }
 
     fn next(&mut self) -> Option<ChunkNo> {

@@ -2,12 +2,15 @@
 //! What is asked of a policy.
 
 use crate::ages::Ages;
-use crate::geometry::ChunkNo;
+use crate::geometry::{ChunkNo, PageNo};
 
 /// What a pager takes out next. It is told what comes and what is used, and asked what goes.
 pub trait Victims {
     /// Pages of this chunk have come, because somebody waited for them; it may have some already.
     fn came(&mut self, chunk: ChunkNo);
+
+    /// A page has come that nobody waited for: it looks used, and was not.
+    fn came_unasked(&mut self, _page: PageNo) {}
 
     /// The next one that goes; none if none is known. One that could not go is told as one that
     /// has come.
