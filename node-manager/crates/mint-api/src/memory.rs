@@ -46,6 +46,9 @@ pub struct VmMemory {
     pub page_ins: u64,
     /// Pages that went there since.
     pub page_outs: u64,
+    /// Chunks that came before the guest asked for them, as it read one after the other, since.
+    #[serde(default)]
+    pub prefetches: u64,
     /// How often the guest waited for a page that came from another host, since.
     #[serde(default)]
     pub waits: u64,

@@ -67,6 +67,7 @@ pub(crate) async fn show(app: &App, vm: String) -> Result<VmMemory, ErrorBody> {
         faults: view.faults,
         page_ins: view.page_ins,
         page_outs: view.page_outs,
+        prefetches: view.prefetches,
         waits: view.waits,
         waited_ns: view.waited_ns,
         lost_bytes: bytes(view.lost_pages),

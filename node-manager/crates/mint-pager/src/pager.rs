@@ -15,13 +15,16 @@ use crate::memory::Memory;
 mod ahead;
 mod held;
 mod leave;
+mod prefetch;
 mod room;
 mod send_ahead;
+mod streak;
 
 use ahead::Ahead;
 pub(crate) use ahead::choose;
 pub use room::{Budget, PagerError, Sub};
 use room::{SubState, room};
+use streak::Streak;
 
 /// What is to be said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +53,8 @@ pub struct Pager<'a, M, V> {
     subs: Vec<SubState>,
     /// Pages that somebody waits for and that there is no room for yet.
     waiting: VecDeque<PageNo>,
+    /// Faults that follow each other.
+    streak: Streak,
     /// Pages that are coming because somebody waits for them.
     wanted: BTreeSet<PageNo>,
     /// Chunks that come to go elsewhere, and that nobody waits for.
@@ -72,6 +77,8 @@ pub struct Done {
     pub page_ins: u64,
     /// Pages that were taken out.
     pub page_outs: u64,
+    /// Chunks that were asked for before anybody waited for them.
+    pub prefetches: u64,
 }
 
 impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
@@ -98,6 +105,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             budget,
             subs,
             waiting,
+            streak: Streak::default(),
             wanted,
             draining,
             drained_to,
@@ -350,7 +358,9 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             None => {}
             Some(Answer::Wait) => {
                 // it comes for itself from now on
-                self.draining.remove(&self.places.geometry().chunk_of(page));
+                let chunk = self.places.geometry().chunk_of(page);
+                self.draining.remove(&chunk);
+                self.follow_fault(chunk);
                 self.wanted.insert(page);
             }
             Some(Answer::Wake) => self.memory.wake(page)?,
@@ -369,6 +379,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
                 orders.push(Order { to, frame: Frame::Drop(vec![(page, version)]) });
             }
             Some(Answer::Fetch { from, runs }) => {
+                self.follow_fault(self.places.geometry().chunk_of(page));
                 self.wanted.insert(page);
                 orders
                     .extend(runs.into_iter().map(|run| Order { to: from, frame: Frame::In(run) }));
@@ -456,6 +467,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             }
             self.make_room(orders)?;
         }
+        self.prefetch(orders)?;
         self.drain(orders)
     }
 

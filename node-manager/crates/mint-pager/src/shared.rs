@@ -172,6 +172,7 @@ impl Shared {
             faults: done.faults,
             page_ins: done.page_ins,
             page_outs: done.page_outs,
+            prefetches: done.prefetches,
             waited_ns: ns(locked.waited),
             waits: locked.waits,
             taking_ns: ns(took.taking),

@@ -274,6 +274,9 @@ pub struct MemoryView {
     pub page_ins: u64,
     /// Pages that went there since.
     pub page_outs: u64,
+    /// Chunks that were asked for since before anybody waited for them.
+    #[serde(default)]
+    pub prefetches: u64,
     /// How long whoever waited did so for pages that came from memory servers, in all.
     pub waited_ns: u64,
     /// How often.

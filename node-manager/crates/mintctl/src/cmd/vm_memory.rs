@@ -73,7 +73,7 @@ fn copy(host: &VmMemoryHost) -> String {
 }
 
 fn words(memory: &VmMemory) -> Vec<String> {
-    let VmMemory { name, faults, page_ins, page_outs, .. } = memory;
+    let VmMemory { name, faults, page_ins, page_outs, prefetches, .. } = memory;
     let used = match memory.used_bytes {
         Some(bytes) => format!("{} used lately", format_bytes(bytes)),
         None => "nothing is known of its use".to_owned(),
@@ -86,7 +86,10 @@ fn words(memory: &VmMemory) -> Vec<String> {
             format_bytes(memory.untouched_bytes),
             memory.policy
         ),
-        format!("{faults} faults, {page_ins} pages came, {page_outs} went since its pager began"),
+        format!(
+            "{faults} faults, {page_ins} pages came ({prefetches} chunks before they were asked for), \
+             {page_outs} went since its pager began"
+        ),
     ];
     if memory.lost_bytes > 0 {
         lines.push(format!(
@@ -145,6 +148,7 @@ mod tests {
             faults: 10,
             page_ins: 20,
             page_outs: 30,
+            prefetches: 4,
             waits: 7,
             waited_ns: 1_000,
             lost_bytes: 0,
@@ -171,7 +175,8 @@ mod tests {
             words(&memory),
             [
                 "vm big: 256M of 1G are elsewhere, 512M untouched; 100M used lately; policy aging",
-                "10 faults, 20 pages came, 30 went since its pager began"
+                "10 faults, 20 pages came (4 chunks before they were asked for), 30 went since its \
+                 pager began"
             ]
         );
         let blind = VmMemory { used_bytes: None, ..memory.clone() };
