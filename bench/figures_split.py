@@ -4,12 +4,14 @@
 policies   what comes back from the other node while the guest goes on, by what its pager knows of the pages that
            the guest uses. It compares 20 MiB again and again, and reads 2 of 24 MiB more each two seconds; its main
            host has 48 MiB of the 80 that it has touched.
+moves      see figures_split_moves.py
 """
 
 import contextlib
 import time
 from collections.abc import Iterator
 
+from figures_split_moves import move_figures, move_goals, moved
 from report.figure import Figure
 from report.goals import EMULATOR, Goal, equal
 from report.recorder import Recorder, Taker
@@ -62,6 +64,7 @@ FIGURES = (
     Figure(GROUP, "came", "Pages that come back from the other node", "pages/s", SIDES, note=NOTE),
     Figure(GROUP, "work", "What the guest gets done meanwhile", "versions/s", SIDES,
            note=f"{NOTE} A version is all of what it compares, written and read back."),
+    *move_figures(GROUP),
 )  # fmt: skip
 GOALS = (
     *(
@@ -71,6 +74,7 @@ GOALS = (
     ),
     Goal("Aging: the guest gets more done than by fifo", GROUP, "work", AGING, FIFO, low=1.25, where=(EMULATOR,)),
     equal("Pages that come back: aging, and again", GROUP, "came", AGAIN, AGING, 0.5, null=True),
+    *move_goals(GROUP),
 )  # fmt: skip
 
 
@@ -130,8 +134,10 @@ def run(recorder: Recorder) -> None:
             Server(MachineConfig("figures-split")) as server,
         ):
             server.ensure_pair()
+            rounds = recorder.pick(ROUNDS, QUICK_ROUNDS)
             with paged(server) as guest:
-                measured(taker, guest, seed, recorder.pick(ROUNDS, QUICK_ROUNDS))
+                measured(taker, guest, seed, rounds)
+            moved(taker, server, seed, rounds)
 
 
 def measured(taker: Taker, guest: Paged, seed: int, rounds: int) -> None:

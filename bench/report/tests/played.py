@@ -18,6 +18,7 @@ import figures_partition
 import figures_ready
 import figures_scaling
 import figures_split
+import figures_split_moves
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
@@ -256,6 +257,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_split, "paged", lambda _: contextlib.nullcontext(PlayedPaged()))
+    parted = dict.fromkeys(figures_split_moves.SIDES, PlayedTwo())
+    monkeypatch.setattr(figures_split_moves, "movers", lambda *_: contextlib.nullcontext(parted))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
     monkeypatch.setattr(figures_scaling, "kernels", played_kernels)
     monkeypatch.setattr(figures_scaling, "together", played_together)
