@@ -56,6 +56,7 @@ impl Store {
             mirror: lease
                 .mirror
                 .map(|_| MirrorView { is_connected: true, behind_pages: lease.epoch - 1 }),
+            machine: lease.machine,
         };
         Json(store.leases().iter().map(view).collect())
     }
@@ -235,7 +236,8 @@ pub(super) fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
             let server = |chunks| ServerView { chunks, is_connected: true };
             let servers = vec![server(left.load(Ordering::Relaxed)), server(0)];
             let view = MemoryView { servers, ..MemoryView::default() };
-            stream.write_all(&serde_json::to_vec(&view).unwrap()).await.unwrap();
+            // who asks may be told to ask no more
+            _ = stream.write_all(&serde_json::to_vec(&view).unwrap()).await;
         }
     });
     chunks
