@@ -239,6 +239,10 @@ pub struct HostLeaves {
     /// Id of the node.
     #[schema(value_type = u32)]
     pub host: NodeId,
+    /// Its machine; nothing: that of the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub machine: Option<MachineId>,
     /// Plan only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,

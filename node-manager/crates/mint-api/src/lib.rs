@@ -49,20 +49,18 @@ pub use resize::{ResizePlan, ResizeRequest};
 pub use types::*;
 pub use versions::{ParseVersionsError, Versions};
 
+pub use mint_types::{SOCKET_PATH, UPGRADE};
+
 /// The newest version of what daemons say to each other.
 pub const API_VERSION: u32 = 1;
 /// The oldest that this program still understands.
 pub const API_OLDEST: u32 = 1;
 /// A daemon tells its peers its [`Versions`] with every request.
 pub const VERSIONS_HEADER: &str = "mint-versions";
-/// Socket of this node's daemon.
-pub const SOCKET_PATH: &str = "/run/mint/mintd.sock";
 /// Socket of this node's memory server, for its `mint-guestd`.
 pub const STORE_SOCKET_PATH: &str = "/run/mint/store.sock";
 /// TCP port of memory servers on `mint0`.
 pub const STORE_PORT: u16 = 7778;
-/// What console and exec are upgraded to.
-pub const UPGRADE: &str = "mint-frames";
 /// Set on the answer to a request that became an operation: its number.
 pub const OPERATION_HEADER: &str = "mint-operation";
 /// Set on requests that one mintd passes on to another: they are not passed on

@@ -18,10 +18,11 @@ use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
 use crate::memory::{
-    ask, failed, kept_lease, known, lease, named, random_secret, runs, text, write,
+    ask, failed, kept_lease, known, lease, named, path_to, random_secret, runs, text, write,
 };
 use crate::mirrors;
 use crate::pagers::view;
+use crate::servers::{Host, is_on};
 
 /// For a pager, which may be starting, to read its guest's memory servers again.
 const READ_WITHIN: Duration = Duration::from_secs(20);
@@ -51,25 +52,33 @@ pub(crate) async fn leave(
     })?;
     let nodes = app.nodes().await?;
     let gone = |to| KeptGone { name: guest.name.clone(), uuid: vm.clone(), to };
-    let of_host = |name: &str| is_node(&nodes, name, from.host.as_u32());
+    let of_host = |name: &str| from.machine.is_none() && is_node(&nodes, name, from.host.as_u32());
+    let is_its = |server: &Server| match from.machine {
+        None => server.machine.is_none() && of_host(&server.node),
+        machine => {
+            let node = server.start.map(|start| start.node);
+            server.machine == machine && node == Some(from.host.as_u32())
+        }
+    };
     let here = app.here().await?;
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
     if let (true, Some(to)) = (from.dry_run, other_copy(&guest, of_host)) {
         return Ok(gone(Some(to)));
     }
-    if let Some(node) = nodes.iter().find(|node| node.id == from.host && !from.dry_run) {
+    let is_own = |node: &&NodeView| node.id == from.host && from.machine.is_none();
+    if let Some(node) = nodes.iter().find(is_own).filter(|_| !from.dry_run) {
         if let Some(to) = leave_copy(app, &folder, &guest, node, &nodes, main).await? {
             return Ok(gone(Some(to)));
         }
     }
-    let server = guest.servers.iter().position(|server| !server.leaves && of_host(&server.node));
+    let server = guest.servers.iter().position(|server| !server.leaves && is_its(server));
     let Some(number) = server else { return Ok(gone(None)) };
     let mut refusals = Vec::new();
     for node in &nodes {
-        if node.is_self || node.id == from.host || node.state != NodeState::Running {
+        if node.is_self || is_own(&node) || node.state != NodeState::Running {
             continue;
         }
-        if let Some(refusal) = gives_back(&guest, &nodes, node) {
+        if let Some(refusal) = gives_back(&guest, &nodes, &Host::own(node)) {
             refusals.push(refusal);
             continue;
         }
@@ -226,16 +235,10 @@ fn is_node(nodes: &[NodeView], name: &str, id: u32) -> bool {
 
 /// Why a node gets no lease for a guest now: what it keeps goes elsewhere still, and a new lease
 /// would end the one that this lies under.
-pub(crate) fn gives_back(
-    guest: &SplitGuest,
-    nodes: &[NodeView],
-    node: &NodeView,
-) -> Option<Refusal> {
-    let id = node.id.as_u32();
-    let its = |name: &str| is_node(nodes, name, id);
+pub(crate) fn gives_back(guest: &SplitGuest, nodes: &[NodeView], host: &Host) -> Option<Refusal> {
     let mut servers = guest.servers.iter();
-    servers.find(|server| server.leaves && !server.is_over() && its(&server.node))?;
-    let text = format!("what {} keeps of guest {} goes elsewhere still", node.name, guest.name);
+    servers.find(|server| server.leaves && !server.is_over() && is_on(nodes, server, host))?;
+    let text = format!("what {} keeps of guest {} goes elsewhere still", host.name, guest.name);
     let refusal = Refusal::new(RefusalCode::VmBusy, format_args!("vm {}", guest.name), text);
     Some(refusal.hint("ask again when it has gone: mintctl vm memory tells"))
 }
@@ -250,11 +253,9 @@ async fn change(
     nodes: &[NodeView],
     main: NodeStart,
 ) -> Result<(), ErrorBody> {
-    let path = path_of(None, to.id);
-    let keeps_some = guest
-        .servers
-        .iter()
-        .position(|server| !server.leaves && is_node(nodes, &server.node, to.id.as_u32()));
+    let host = Host::own(to);
+    let keeps_some =
+        guest.servers.iter().position(|server| !server.leaves && is_on(nodes, server, &host));
     let mut new = guest.clone();
     let moved_bytes = guest.servers.get(number).map_or(0, |server| server.limit_bytes);
     let lease = match keeps_some.and_then(|at| guest.servers.get(at)) {
@@ -264,7 +265,7 @@ async fn change(
         }
         None => lease(guest, random_secret()?, moved_bytes, main),
     };
-    let server = ask(app, &path, &to.name, &lease).await?;
+    let server = ask(app, &host, &lease).await?;
     match keeps_some.and_then(|at| new.servers.get_mut(at)) {
         Some(known) => known.limit_bytes = server.limit_bytes,
         None => new.servers.push(server),
@@ -295,7 +296,7 @@ async fn change(
     };
     if write(folder, guest).is_ok() && keeps_some.is_none() {
         let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret, epoch: Some(lease.epoch) };
-        _ = app.mintd.post::<Value>(&format!("{path}/leases/end"), &end).await;
+        _ = app.mintd.post::<Value>(&format!("{}/leases/end", host.path), &end).await;
     }
     Err(failed(why))
 }
@@ -375,11 +376,8 @@ async fn settle(app: &Arc<App>, uuid: &str) {
         }
         let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
         // the guest's own node, too: it was to keep a part when the guest left it, which it did not
-        let ended: Result<Value, ClientError> = match named(&nodes, &server.node) {
-            Some(node) => {
-                let path = path_of(None, node.id);
-                app.mintd.post(&format!("{path}/leases/end"), &end).await
-            }
+        let ended: Result<Value, ClientError> = match path_to(&nodes, server) {
+            Some(path) => app.mintd.post(&format!("{path}/leases/end"), &end).await,
             // a node that is gone keeps nothing
             None => Ok(Value::Null),
         };

@@ -3,24 +3,31 @@
 //! which is given if there is room. One whose guest's node has started anew since, or is gone,
 //! ends.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
     ClientError, ErrorBody, ErrorCode, EvacuateResult, HostLeaves, KeptGone, KeptMirror, Line,
-    NodeKeeps, NodeView, STORE_PORT,
+    NodeKeeps, NodeView, STORE_PORT, VmView,
 };
 use mint_serve::lines::Lines;
 use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, PAGE_BYTES, ServerAddress};
-use mint_types::{Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
 use crate::memory::text;
+use crate::servers::{failed, has_ended};
 
+/// A guest of a linked machine is not there for so long: it is no more.
+const ABSENT_FOR: Duration = Duration::from_secs(60);
+/// As libvirt says of one that does not run.
+const SHUT_OFF: &str = "shut off";
 /// Between looks at who has a lease.
 const LOOK: Duration = Duration::from_secs(10);
 /// What this node keeps for itself.
@@ -34,7 +41,13 @@ const STALLED: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// When there is no room, or the memory server does not answer.
-pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, ErrorBody> {
+pub(crate) async fn give(
+    app: &App,
+    lease: Lease,
+    machine: Option<MachineId>,
+) -> Result<ServerAddress, ErrorBody> {
+    // who asks is not believed where it is from
+    let lease = Lease { machine, ..lease };
     let here = app.here().await?;
     let given = list(app).await?;
     // what this guest has from an earlier life goes
@@ -55,16 +68,40 @@ pub(crate) async fn give(app: &App, lease: Lease) -> Result<ServerAddress, Error
                 .hint("give the node more memory, or split the guest's memory in another way");
         return Err(ErrorBody::refused(vec![refusal]));
     }
+    let address = address(&here)?;
+    info!(limit = format_bytes(lease.limit_bytes), node = lease.main.node, "a lease");
+    let given = app.store.post::<Value>(PATH, &lease).await.map_err(store_error)?;
+    Ok(ServerAddress {
+        address,
+        start: Some(NodeStart { node: here.id.as_u32(), boots: here.boots }),
+        mirrors: lease.mirror.is_some() && given.get("mirrors") == Some(&Value::Bool(true)),
+    })
+}
+
+/// Of this node's memory server.
+fn address(here: &NodeView) -> Result<SocketAddr, ErrorBody> {
     let address = here.address.parse().map_err(|_| {
         let text = format!("node {} has no address on mint0", here.name);
         ErrorBody::new(ErrorCode::Failed, text)
     })?;
-    info!(limit = format_bytes(lease.limit_bytes), node = lease.main.node, "a lease");
-    let given = app.store.post::<Value>(PATH, &lease).await.map_err(store_error)?;
-    Ok(ServerAddress {
-        address: SocketAddr::new(address, STORE_PORT),
-        start: Some(NodeStart { node: here.id.as_u32(), boots: here.boots }),
-        mirrors: lease.mirror.is_some() && given.get("mirrors") == Some(&Value::Bool(true)),
+    Ok(SocketAddr::new(address, STORE_PORT))
+}
+
+/// A connection to it.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) async fn connect(app: &App) -> Result<TcpStream, ErrorBody> {
+    let address = address(&app.here().await?)?;
+    let stream = TcpStream::connect(address).await.and_then(|stream| {
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    });
+    stream.map_err(|error| {
+        let mut body = ErrorBody::from_error(ErrorCode::Failed, &error);
+        body.causes.insert(0, body.message.clone());
+        "the memory server of this node does not answer".clone_into(&mut body.message);
+        body
     })
 }
 
@@ -94,11 +131,20 @@ pub(crate) async fn evacuate(
         let is_main = |node: &&NodeView| {
             node.id.as_u32() == lease.main.node && node.boots == lease.main.boots
         };
-        // that of a guest that is no more ends by itself
-        let Some(main) = nodes.iter().find(is_main) else { continue };
-        let path = path_of(None, main.id);
+        let path = match lease.machine {
+            None => match nodes.iter().find(is_main) {
+                Some(main) => path_of(None, main.id),
+                // that of a guest that is no more ends by itself
+                None => continue,
+            },
+            machine => path_of(machine, NodeId::new(lease.main.node).map_err(failed)?),
+        };
         let path = format!("{path}/vms/{}/memory/leave", text(&lease.uuid));
-        let leaves = HostLeaves { host: here.id, dry_run };
+        let machine = match lease.machine {
+            None => None,
+            Some(_) => Some(app.machine().await?),
+        };
+        let leaves = HostLeaves { host: here.id, machine, dry_run };
         let gone: KeptGone = app.mintd.post(&path, &leaves).await.map_err(client_error)?;
         let (name, bytes) = (&gone.name, format_bytes(lease.kept_bytes));
         let to = gone.to.as_deref().unwrap_or("another node already");
@@ -187,6 +233,7 @@ async fn list(app: &App) -> Result<Vec<LeaseView>, ErrorBody> {
 
 /// Ends leases of guests that cannot be any more, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
+    let mut absent: HashMap<[u8; 16], Instant> = HashMap::new();
     loop {
         sleep(LOOK).await;
         // nobody has a lease where no memory server runs
@@ -195,19 +242,47 @@ pub(crate) async fn watch(app: Arc<App>) {
             continue;
         }
         let Ok(nodes) = app.nodes().await else { continue };
-        let runs = |start: NodeStart| {
-            nodes.iter().any(|node| {
-                node.id.as_u32() == start.node && node.boots == start.boots && node.state.is_live()
-            })
-        };
-        for lease in given.into_iter().filter(|lease| !runs(lease.main)) {
+        absent.retain(|secret, _| given.iter().any(|lease| lease.secret == *secret));
+        for lease in given {
             // one that another main host has taken over meanwhile stays
             let LeaseView { uuid, secret, epoch, main, kept_bytes, .. } = lease;
+            let is_over = match lease.machine {
+                None => has_ended(&nodes, Some(main)),
+                Some(machine) if is_absent(&app, machine, &lease).await => {
+                    // it may be about to begin there
+                    absent.entry(secret).or_insert_with(Instant::now).elapsed() > ABSENT_FOR
+                }
+                Some(_) => {
+                    absent.remove(&secret);
+                    false
+                }
+            };
+            if !is_over {
+                continue;
+            }
             info!(node = main.node, boots = main.boots, kept_bytes, "the guest's node has ended");
             if let Err(error) = end(&app, &LeaseEnd { uuid, secret, epoch }).await {
                 warn!(%error, "a lease goes on");
             }
         }
+    }
+}
+
+/// Whether a linked machine says that the main host of a guest does not run it. One that does not
+/// answer says nothing.
+async fn is_absent(app: &App, machine: MachineId, lease: &LeaseView) -> bool {
+    let Ok(links) = app.links().await else { return false };
+    if !links.links.iter().any(|link| link.machine == machine && link.is_up) {
+        return false;
+    }
+    let Ok(node) = NodeId::new(lease.main.node) else { return true };
+    let path = format!("{}/vms/{}", path_of(Some(machine), node), text(&lease.uuid));
+    match app.mintd.get::<VmView>(&path).await.map_err(client_error) {
+        Ok(guest) => guest.state == SHUT_OFF,
+        Err(error) => error
+            .refusals
+            .iter()
+            .any(|refusal| matches!(refusal.code, RefusalCode::VmAbsent | RefusalCode::NodeAbsent)),
     }
 }
 

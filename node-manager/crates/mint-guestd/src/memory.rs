@@ -19,6 +19,7 @@ use mint_guests::split::monitor;
 use mint_split::{
     LeaseEnd, NodeStart, PagerCall, SplitGuest, Uuid, files, limit_bytes, whole_bytes,
 };
+use mint_types::{Refusal, RefusalCode};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -30,7 +31,10 @@ use crate::app::{App, client_error};
 use crate::journal::Side;
 use crate::mirrors;
 use crate::pagers::call;
-pub(crate) use crate::servers::{ask, failed, host, kept_lease, lease, named, random_secret, text};
+use crate::servers::Host;
+pub(crate) use crate::servers::{
+    ask, failed, find, kept_lease, lease, named, path_to, random_secret, text,
+};
 
 /// Folder with one folder for each guest's QEMU, in the tmpfs that its memory is in.
 const FOLDER: &str = "/run/mint/ram/guests";
@@ -108,8 +112,9 @@ async fn begin_with(
     for share in &split.shares {
         let limit_bytes = limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes);
         let lease = lease(guest, random_secret()?, limit_bytes, main);
-        let path = host(&nodes, &share.node)?;
-        guest.servers.push(ask(app, &path, &share.node, &lease).await?);
+        let host = find(app, &nodes, &share.node).await?;
+        check_copies(&host, guest.copies, &guest.name)?;
+        guest.servers.push(ask(app, &host, &lease).await?);
     }
     for number in 0..guest.servers.len() {
         if guest.copies > 1 {
@@ -123,6 +128,20 @@ async fn begin_with(
     start_keeper(app, guest, &folder, Begin::Start).await?;
     info!(guest = guest.name, qemu = guest.qemu, "its memory is split");
     Ok(())
+}
+
+/// Two copies are of nodes of one machine.
+///
+/// # Errors
+/// When a host of another one is to have one.
+pub(crate) fn check_copies(host: &Host, copies: u32, guest: &str) -> Result<(), ErrorBody> {
+    if host.machine.is_none() || copies < 2 {
+        return Ok(());
+    }
+    let text = format!("{} is of another machine, which keeps no second copy", host.name);
+    let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {guest}"), text)
+        .hint("leave --copies out, or name nodes of this machine");
+    Err(ErrorBody::refused(vec![refusal]))
 }
 
 /// The keeper outlives this daemon.
@@ -264,7 +283,7 @@ async fn end_leases(app: &App, guest: &SplitGuest) -> bool {
             mirrors::forget(app, guest, mirror, &nodes).await;
         }
         // a node that is gone keeps nothing
-        let Ok(path) = host(&nodes, &server.node) else { continue };
+        let Some(path) = path_to(&nodes, server) else { continue };
         let end = LeaseEnd { uuid: guest.uuid, secret: server.secret, epoch: Some(guest.epoch) };
         let ended: Result<Value, ClientError> =
             app.mintd.post(&format!("{path}/leases/end"), &end).await;

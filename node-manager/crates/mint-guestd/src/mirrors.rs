@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::warn;
 
 use crate::app::{App, client_error, path_of};
-use crate::servers::{ask, failed, host, kept_lease, lease, named, random_secret, text};
+use crate::servers::{Host, ask, failed, kept_lease, lease, named, path_to, random_secret, text};
 
 fn is_node(nodes: &[NodeView], name: &str, node: &NodeView) -> bool {
     named(nodes, name).is_some_and(|named| named.id == node.id)
@@ -50,9 +50,9 @@ pub(crate) async fn find(
 ) -> Result<ServerMirror, ErrorBody> {
     let mut refusals = Vec::new();
     for node in free_nodes(nodes, guest) {
-        let path = path_of(None, node.id);
+        let host = Host::own(node);
         let wanted = lease(guest, random_secret()?, server.limit_bytes, main);
-        let given = match ask(app, &path, &node.name, &wanted).await {
+        let given = match ask(app, &host, &wanted).await {
             Ok(given) => given,
             Err(error) if error.code == ErrorCode::PlanRefused => {
                 refusals.extend(error.refusals);
@@ -69,12 +69,12 @@ pub(crate) async fn find(
         match tell(app, guest, &told, nodes, main).await {
             Ok(true) => return Ok(mirror),
             Ok(false) => {
-                end(app, &path, &wanted).await;
+                end(app, &host.path, &wanted).await;
                 let text = format!("the memory server of {} knows no mirrors", server.node);
                 return Err(failed(text).hint("its node has an older image"));
             }
             Err(error) => {
-                end(app, &path, &wanted).await;
+                end(app, &host.path, &wanted).await;
                 return Err(error);
             }
         }
@@ -105,7 +105,8 @@ pub(crate) async fn tell(
     main: NodeStart,
 ) -> Result<bool, ErrorBody> {
     let lease = kept_lease(guest, server, server.limit_bytes, main);
-    let path = host(nodes, &server.node)?;
+    let path = path_to(nodes, server)
+        .ok_or_else(|| failed(format_args!("there is no node {} any more", server.node)))?;
     let given: ServerAddress =
         app.mintd.post(&format!("{path}/leases"), &lease).await.map_err(client_error)?;
     Ok(given.mirrors || lease.mirror.is_none())
@@ -125,7 +126,7 @@ pub(crate) async fn forget(
     mirror: &ServerMirror,
     nodes: &[NodeView],
 ) {
-    let Ok(path) = host(nodes, &mirror.node) else { return };
+    let Some(path) = named(nodes, &mirror.node).map(|node| path_of(None, node.id)) else { return };
     let end = LeaseEnd { uuid: guest.uuid, secret: mirror.at.secret, epoch: Some(guest.epoch) };
     let ended: Result<Value, ClientError> =
         app.mintd.post(&format!("{path}/leases/end"), &end).await;
@@ -161,7 +162,7 @@ pub(crate) async fn promoted(
 /// What the mirror of a memory server may not have yet; none if it has none, or nobody says.
 pub(crate) async fn behind_bytes(app: &App, guest: &SplitGuest, server: &Server) -> Option<u64> {
     server.mirror.as_ref()?;
-    let path = host(&app.nodes().await.ok()?, &server.node).ok()?;
+    let path = path_to(&app.nodes().await.ok()?, server)?;
     let keeps: NodeKeeps = app.mintd.get(&format!("{path}/leases")).await.ok()?;
     let uuid = text(&guest.uuid);
     keeps.mirrors.iter().find(|mirror| mirror.uuid == uuid).map(|mirror| mirror.behind_bytes)

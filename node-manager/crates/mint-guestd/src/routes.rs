@@ -15,8 +15,11 @@ use mint_api::{
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
 use mint_split::ServerAddress;
+use mint_types::MachineId;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tracing::debug;
 
 use crate::app::{App, client_error, path_of};
 use crate::wire::{Arrived, Told};
@@ -48,6 +51,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/evacuate", post(evacuate))
         .route("/v1/local/pins", post(set_pins))
         .route("/v1/local/leases", get(keeps).post(give_lease))
+        .route("/v1/local/linked/{machine}/leases", post(give_linked_lease))
+        .route("/v1/local/pages", get(pages))
         .route("/v1/local/leases/end", post(end_lease))
         .route("/v1/local/memory/begin", post(begin_memory))
         .route("/v1/local/memory/expected", post(expected_memory))
@@ -225,7 +230,25 @@ async fn keeps(State(app): Shared) -> Result<Json<NodeKeeps>, Failure> {
 }
 
 async fn give_lease(State(app): Shared, body: String) -> Result<Json<ServerAddress>, Failure> {
-    Ok(Json(leases::give(&app, parse(&body)?).await?))
+    Ok(Json(leases::give(&app, parse(&body)?, None).await?))
+}
+
+async fn give_linked_lease(
+    State(app): Shared,
+    Path(machine): Path<MachineId>,
+    body: String,
+) -> Result<Json<ServerAddress>, Failure> {
+    Ok(Json(leases::give(&app, parse(&body)?, Some(machine)).await?))
+}
+
+/// Carries what a linked machine's pager and this node's memory server say to each other.
+async fn pages(State(app): Shared, request: Request) -> Result<Response, Failure> {
+    let mut server = leases::connect(&app).await?;
+    upgraded(request, async move |mut io| {
+        if let Err(error) = copy_bidirectional(&mut io, &mut server).await {
+            debug!(%error, "a linked machine's pager has gone");
+        }
+    })
 }
 
 async fn end_lease(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {

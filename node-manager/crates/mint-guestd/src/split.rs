@@ -16,10 +16,13 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::app::{App, path_of};
+use crate::app::App;
 use crate::hosts::{Unread, gives_back, read_again, reread, running};
-use crate::memory::{ask, failed, host, kept_lease, lease, named, random_secret, text, write};
+use crate::memory::{
+    ask, check_copies, failed, find, kept_lease, lease, named, random_secret, text, write,
+};
 use crate::pagers::view;
+use crate::servers::{self, Host, host, is_on};
 
 /// Between looks at what is to go, and how long that may stay as it is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -58,7 +61,9 @@ pub(crate) fn hosts(nodes: &[NodeView], split: &Split) -> Result<Vec<NodeId>, Er
         Some(node) => Ok(node.id),
         None => Err(host(nodes, name).err().unwrap_or_else(|| failed(name))),
     };
-    split.shares.iter().map(|share| id(&share.node)).collect()
+    // a guest does not go to another machine's nodes
+    let own = split.shares.iter().filter(|share| !share.node.contains('/'));
+    own.map(|share| id(&share.node)).collect()
 }
 
 /// A lease that was asked for.
@@ -184,50 +189,49 @@ async fn servers(
     asked: &mut Vec<Asked>,
 ) -> Result<Vec<Server>, ErrorBody> {
     let nodes = app.nodes().await?;
-    let same = |one: &str, other: &str| {
-        let id = |name| named(&nodes, name).map(|node| node.id);
-        id(one).is_some() && id(one) == id(other)
-    };
+    let mut hosts = Vec::new();
+    for share in &split.shares {
+        // the node that it leaves may keep a part, the one that it comes to not
+        let host = match named(&nodes, &share.node) {
+            Some(node) if node.is_self && node.id != to => Host::own(node),
+            _ => find(app, &nodes, &share.node).await?,
+        };
+        check_copies(&host, split.copies, &guest.name)?;
+        hosts.push((host, limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes)));
+    }
     let mut servers = guest.servers.clone();
     for server in &mut servers {
-        let stays = split.shares.iter().any(|share| same(&share.node, &server.node));
+        let stays = hosts.iter().any(|(host, _)| is_on(&nodes, server, host));
         server.leaves = server.leaves || !stays;
     }
-    for share in &split.shares {
-        let limit = limit_bytes(share.bytes, split.main_bytes, split.chunk_bytes);
-        // the node that it leaves may keep a part, the one that it comes to not
-        let path = match named(&nodes, &share.node) {
-            Some(node) if node.is_self && node.id != to => path_of(None, node.id),
-            _ => host(&nodes, &share.node)?,
-        };
-        let known =
-            servers.iter_mut().find(|server| !server.leaves && same(&server.node, &share.node));
+    for (host, limit) in hosts {
+        let mut its = servers.iter_mut().filter(|server| !server.leaves);
+        let known = its.find(|server| is_on(&nodes, server, &host));
         match known {
             Some(known) if known.limit_bytes >= limit => {}
             Some(known) => {
                 let of = |bytes| kept_lease(guest, known, bytes, main);
                 if let Some(mirror) = &known.mirror {
                     // what it keeps is there, too
-                    let path = host(&nodes, &mirror.node)?;
+                    let host = servers::host(&nodes, &mirror.node)?;
                     let secret = mirror.at.secret;
                     let of = |bytes| Lease { stays: true, ..lease(guest, secret, bytes, main) };
                     let (wanted, before) = (of(limit), Some(of(known.limit_bytes)));
-                    ask(app, &path, &mirror.node, &wanted).await?;
-                    asked.push(Asked { path, lease: wanted, before });
+                    ask(app, &host, &wanted).await?;
+                    asked.push(Asked { path: host.path, lease: wanted, before });
                 }
                 let (wanted, before) = (of(limit), Some(of(known.limit_bytes)));
-                ask(app, &path, &share.node, &wanted).await?;
-                asked.push(Asked { path, lease: wanted, before });
+                ask(app, &host, &wanted).await?;
+                asked.push(Asked { path: host.path, lease: wanted, before });
                 known.limit_bytes = limit;
             }
             None => {
-                let node = named(&nodes, &share.node);
-                if let Some(refusal) = node.and_then(|node| gives_back(guest, &nodes, node)) {
+                if let Some(refusal) = gives_back(guest, &nodes, &host) {
                     return Err(ErrorBody::refused(vec![refusal]));
                 }
                 let wanted = lease(guest, random_secret()?, limit, main);
-                servers.push(ask(app, &path, &share.node, &wanted).await?);
-                asked.push(Asked { path, lease: wanted, before: None });
+                servers.push(ask(app, &host, &wanted).await?);
+                asked.push(Asked { path: host.path, lease: wanted, before: None });
             }
         }
     }

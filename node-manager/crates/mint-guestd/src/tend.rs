@@ -17,20 +17,16 @@ use crate::hosts::{read_again, running};
 use crate::memory::{known, text, write};
 use crate::mirrors::{find, forget, promoted, tell};
 use crate::pagers::view;
-use crate::servers::failed;
+use crate::servers::{failed, has_ended};
 
 /// Between looks at nodes that keep something.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between tries to find a node for a mirror.
 const TRY: Duration = Duration::from_secs(10);
 
-/// Whether what a node kept is gone: it has ended, or started anew.
-fn has_ended(nodes: &[NodeView], start: Option<NodeStart>) -> bool {
-    // of one that did not tell nothing is known
-    let Some(start) = start else { return false };
-    !nodes.iter().any(|node| {
-        node.id.as_u32() == start.node && node.boots == start.boots && node.state.is_live()
-    })
+/// Whether what a memory server kept is gone; of a linked machine's that is not known.
+fn is_lost(nodes: &[NodeView], server: &Server) -> bool {
+    server.machine.is_none() && has_ended(nodes, server.start)
 }
 
 /// Leases are as a guest's file says, whatever a daemon before this one had begun.
@@ -56,7 +52,7 @@ pub(crate) async fn set_right(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBod
                 tell(app, &guest, &its, &nodes, main).await?;
             }
         }
-        if !has_ended(&nodes, server.start) {
+        if !is_lost(&nodes, server) {
             tell(app, &guest, server, &nodes, main).await?;
         }
     }
@@ -117,12 +113,12 @@ pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
         let server = new.servers[number].clone();
         let is_over = server.is_over();
         if let Some(mirror) = server.mirror.clone() {
-            let is_lost = has_ended(&nodes, mirror.start);
-            if is_lost && has_ended(&nodes, server.start) {
+            let mirror_is_lost = has_ended(&nodes, mirror.start);
+            if mirror_is_lost && is_lost(&nodes, &server) {
                 // both: nobody is left to be told
                 continue;
             }
-            if is_lost || is_over || new.copies < 2 {
+            if mirror_is_lost || is_over || new.copies < 2 {
                 let alone = Server { mirror: None, ..server };
                 let told = match is_over {
                     true => Ok(true),
@@ -133,13 +129,13 @@ pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
                     warn!(guest = guest.name, node = alone.node, %error, "waits for its mirror");
                     continue;
                 }
-                if is_lost {
+                if mirror_is_lost {
                     warn!(guest = guest.name, node = mirror.node, "a copy of its memory is lost");
                 } else {
                     over.push(mirror);
                 }
                 new.servers[number] = alone;
-            } else if has_ended(&nodes, server.start) {
+            } else if is_lost(&nodes, &server) {
                 match promoted(app, &new, &server, &mirror, &nodes, main).await {
                     Ok(promoted) => {
                         let (lost, has) = (&server.node, &promoted.node);
@@ -182,8 +178,9 @@ async fn complete(
 ) {
     for number in 0..guest.servers.len() {
         let server = guest.servers[number].clone();
-        let is_alone = server.mirror.is_none() && !server.leaves && guest.copies > 1;
-        if !is_alone || has_ended(nodes, server.start) {
+        let has_one = server.mirror.is_some() || server.machine.is_some();
+        let is_alone = !has_one && !server.leaves && guest.copies > 1;
+        if !is_alone || is_lost(nodes, &server) {
             continue;
         }
         // those who could not be asked say so when somebody wants to know

@@ -23,6 +23,7 @@ mod qemu;
 mod run;
 mod shared;
 mod step;
+mod stream;
 
 pub use coming::{Coming, stage};
 pub use file::{GuestMemory, Took};

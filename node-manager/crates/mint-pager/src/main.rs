@@ -139,7 +139,8 @@ fn servers(guest: &SplitGuest) -> Servers {
         let secret = server.secret;
         let greeting = Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: false };
         let sub = Sub { limit_pages: server.limit_bytes / PAGE_BYTES, leaves: server.leaves };
-        (Server { address: server.address, greeting, is_over: server.is_over() }, sub)
+        let (address, way) = (server.address, server.way());
+        (Server { address, way, greeting, is_over: server.is_over() }, sub)
     });
     each.collect()
 }

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Write};
-use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +23,8 @@ use crate::looks::look;
 use crate::pager::{Budget, Fault, PagerError, Sub};
 use crate::shared::{FilePager, Home, Locked, Server, Shared, Stage, Way, say_all};
 use crate::step::step;
+use crate::stream::Stream;
 
-const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A guest's memory servers, and what each may keep.
@@ -161,8 +160,9 @@ fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
         pager.follow(policy);
         let orders = pager.change(&subs, budget)?;
         for (way, (server, _)) in ways.iter_mut().zip(&servers) {
-            if (server.address, server.greeting.secret)
-                != (way.server.address, way.server.greeting.secret)
+            let known = &way.server;
+            if (server.address, &server.way, server.greeting.secret)
+                != (known.address, &known.way, known.greeting.secret)
             {
                 info!(from = %way.server.address, to = %server.address, "has what another one had");
                 way.renew();
@@ -275,8 +275,7 @@ fn cause(error: &Ended) -> String {
 }
 
 fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ended> {
-    let stream = TcpStream::connect_timeout(&server.address, CONNECT)?;
-    stream.set_nodelay(true)?;
+    let stream = Stream::connect(&server.address, server.way.as_deref())?;
     let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
     let looks = shared.lock().looks;
     let greeting = server.greeting.clone();
@@ -330,7 +329,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
     }
 }
 
-fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
+fn write(stream: &Stream, frames: &Receiver<Frame>) {
     while let Ok(frame) = frames.recv() {
         step("pager-say");
         if let Err(error) = say(stream, &frame) {
@@ -339,7 +338,7 @@ fn write(stream: &TcpStream, frames: &Receiver<Frame>) {
         }
     }
     // its reader ends, too
-    _ = stream.shutdown(Shutdown::Both);
+    stream.end();
 }
 
 /// A document for who connects.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -19,6 +19,7 @@ use mint_sys::Faults;
 use crate::file::GuestMemory;
 use crate::pager::{Order, Pager, PagerError};
 use crate::qemu::Qemu;
+use crate::stream::Stream;
 
 /// The pager of a guest whose memory is files.
 pub type FilePager = Pager<'static, GuestMemory, Policy<'static>>;
@@ -53,7 +54,7 @@ pub(crate) struct Way {
     /// Where it is, and what it wants to hear. Another one may take its place, with all that it has.
     pub server: Server,
     pub writer: Option<Sender<Frame>>,
-    pub stream: Option<TcpStream>,
+    pub stream: Option<Stream>,
     /// Its end was wanted: the next one begins at once.
     pub is_renewed: bool,
     /// It was welcome as the guest's main host.
@@ -78,8 +79,7 @@ impl Way {
     pub fn renew(&mut self) {
         self.is_renewed = true;
         if let Some(stream) = self.stream.take() {
-            // it may have ended by itself
-            _ = stream.shutdown(Shutdown::Both);
+            stream.end();
         }
     }
 }
@@ -89,6 +89,8 @@ impl Way {
 pub struct Server {
     /// Its address.
     pub address: SocketAddr,
+    /// Of one of a linked machine: what mintd is asked for, to reach it.
+    pub way: Option<String>,
     /// As which main host.
     pub greeting: Greeting,
     /// It keeps nothing any more: nobody talks to it.

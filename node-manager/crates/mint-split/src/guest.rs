@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use mint_types::PagingPolicy;
+use mint_types::{MachineId, PagingPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Geometry, GeometryError, PAGE_BYTES};
@@ -34,6 +34,9 @@ pub struct Lease {
     /// Another memory server that is to have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<Mirror>,
+    /// The linked machine of its main host; none: this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 /// A memory server that has the same as another one, and what it wants to hear.
@@ -95,6 +98,9 @@ pub struct LeaseView {
     /// How far its mirror is; none: it has none.
     #[serde(default)]
     pub mirror: Option<MirrorView>,
+    /// The linked machine of its main host; none: this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 /// Where a node's memory server listens.
@@ -130,6 +136,10 @@ pub struct Server {
     /// Who has the same.
     #[serde(default)]
     pub mirror: Option<ServerMirror>,
+    /// The linked machine that its node is of: pages go there under TLS, through both mintds. None:
+    /// this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 /// A memory server of a guest that has the same as another one of it.
@@ -149,6 +159,13 @@ impl Server {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.leaves && self.limit_bytes == 0
+    }
+
+    /// Of one of a linked machine: what mintd of this node is asked for, to reach it.
+    #[must_use]
+    pub fn way(&self) -> Option<String> {
+        let (machine, start) = (self.machine?, self.start?);
+        Some(format!("/v1/nodes/{machine}%2F{}/pages", start.node))
     }
 }
 

@@ -33,6 +33,7 @@ async fn list(State(guests): Shared) -> Json<Vec<LeaseView>> {
         limit_bytes: lease.limit_bytes,
         kept_bytes,
         mirror,
+        machine: lease.machine,
     };
     Json(guests.list().into_iter().map(view).collect())
 }

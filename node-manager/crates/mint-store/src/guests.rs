@@ -31,6 +31,9 @@ pub enum LeaseError {
     /// The guest has one, for another memory.
     #[error("the guest has a lease here for {0} bytes of memory: end that first")]
     Other(u64),
+    /// The guest has one, of another machine's main host.
+    #[error("a guest of another machine has a lease here by that UUID")]
+    Foreign,
     /// What was kept before.
     #[error("the files in {}", folder.display())]
     Io {
@@ -141,21 +144,24 @@ impl Guests {
     /// Gives a guest that starts a lease: what is kept of it from an earlier life is gone.
     ///
     /// # Errors
-    /// When the files cannot be used.
+    /// When the guest has one of another machine, or the files cannot be used.
     pub fn begin(&self, lease: Lease) -> Result<(), LeaseError> {
-        self.end_that(&lease.uuid, |_| true)?;
+        self.end_that(&lease.uuid, |before| before.machine == lease.machine)?;
         self.lease(lease)
     }
 
     /// Gives a lease, or changes what a guest may and who speaks for it.
     ///
     /// # Errors
-    /// When the guest has one for another memory, or the files cannot be used.
+    /// When the guest has one for another memory, or of another machine, or the files cannot be used.
     pub fn lease(&self, lease: Lease) -> Result<(), LeaseError> {
         let broken = |source| LeaseError::Io { folder: self.folder.clone(), source };
         let mut guests = lock(&self.guests);
         if let Some(guest) = guests.get(&lease.uuid).cloned() {
             let mut inner = lock(&guest.inner);
+            if inner.lease.machine != lease.machine {
+                return Err(LeaseError::Foreign);
+            }
             if inner.lease.memory_bytes != lease.memory_bytes {
                 return Err(LeaseError::Other(inner.lease.memory_bytes));
             }

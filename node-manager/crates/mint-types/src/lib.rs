@@ -19,6 +19,7 @@ mod resize;
 mod resource;
 mod route;
 mod taken;
+mod wire;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
@@ -39,3 +40,4 @@ pub use resource::{
 };
 pub use route::default_route_interfaces;
 pub use taken::Taken;
+pub use wire::{SOCKET_PATH, UPGRADE};

@@ -51,11 +51,11 @@ fn is_audited(method: &Method, path: &str) -> bool {
     *method != Method::GET || opens.iter().any(|end| path.ends_with(end))
 }
 
-/// What a linked machine may ask for: who is there, and guests.
+/// What a linked machine may ask for: who is there, guests, and to keep pages of its own.
 fn is_for_linked(path: &str) -> bool {
     let Some(what) = path.strip_prefix(LOCAL) else { return path == HELLO };
     let first = what.split('/').next().unwrap_or_default();
-    matches!(first, "machine" | "node" | "vms" | "arrivals")
+    matches!(first, "machine" | "node" | "vms" | "arrivals" | "leases" | "pages")
 }
 
 fn check(app: &App, caller: &Caller, path: &str, headers: &HeaderMap) -> Result<(), ErrorBody> {

@@ -20,6 +20,7 @@ use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::guestd::{guestd, guestd_down};
 use crate::handlers::{Shared, Who, no_frames, operate, parse};
 use crate::openapi::{Route, get, post};
@@ -34,6 +35,8 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 /// Paths of requests about one node, and those that its own daemons serve.
 const OF_NODE: &str = "/v1/nodes/";
 const LOCAL: &str = "/v1/local";
+const LEASES: &str = "/v1/local/leases";
+const PAGES: &str = "/v1/local/pages";
 
 /// All routes about guests.
 pub(crate) fn routes() -> Vec<Route> {
@@ -88,6 +91,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .gives::<NodeKeeps>(),
         post("/v1/nodes/{node}/leases", "May a guest of another node keep memory there?", there),
         post("/v1/nodes/{node}/leases/end", "It does not any more", there),
+        get("/v1/nodes/{node}/pages", "To its memory server", pages_there).frames(),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
         post("/v1/local/vms", "Make a guest of a disk image", here)
             .takes::<ImportRequest>()
@@ -114,8 +118,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/pins", "Give guests CPUs", here).takes::<PinRequest>(),
         get("/v1/local/leases", "What this node keeps of other nodes' guests", here)
             .gives::<NodeKeeps>(),
-        post("/v1/local/leases", "May a guest of another node keep memory here?", here),
+        post("/v1/local/leases", "May a guest of another node keep memory here?", lease_here),
         post("/v1/local/leases/end", "It does not any more", here),
+        get("/v1/local/pages", "To this node's memory server", pages_here).frames(),
         post("/v1/local/arrivals", "Could a guest come to this node, and how?", here),
         get("/v1/local/arrivals/{vm}", "Did it come?", here),
         post("/v1/local/arrivals/{vm}/expect", "It is about to come", here),
@@ -176,6 +181,16 @@ async fn here(
     Ok(to_guestd(&app, method, uri.path(), body).await?)
 }
 
+/// A linked machine's guest is told by the path that it is one: by what it says itself, it could have
+/// what is kept of another one.
+async fn lease_here(State(app): Shared, body: String) -> Result<Response, Failure> {
+    let path = match Caller::current() {
+        Some(Caller::Linked { machine, .. }) => format!("/v1/local/linked/{machine}/leases"),
+        _ => LEASES.to_owned(),
+    };
+    Ok(to_guestd(&app, Method::POST, &path, body).await?)
+}
+
 async fn there(
     State(app): Shared,
     Path(node): Path<String>,
@@ -201,6 +216,25 @@ async fn console_here(State(app): Shared, uri: Uri, request: Request) -> Result<
     let there = guestd(&app).upgrade(&path).await.map_err(|error| guestd_down(&app, error))?;
     let node = app.here;
     upgraded(request, move |here| streams::forward(app, node, here, there))
+}
+
+/// Pages are no frames of ours: they pass as they are.
+async fn pages_here(State(app): Shared, request: Request) -> Result<Response, Failure> {
+    let there = guestd(&app).upgrade(PAGES).await.map_err(|error| guestd_down(&app, error))?;
+    upgraded(request, move |here| streams::carry(here, there))
+}
+
+async fn pages_there(
+    State(app): Shared,
+    Path(node): Path<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let Place::Linked(link, id) = place(&app, &node)? else {
+        let text = format!("the memory server of node {node} listens on mint0");
+        return Err(Failure(ErrorBody::new(ErrorCode::BadRequest, text)));
+    };
+    let there = app.peers.linked(&link, id)?.upgrade(PAGES).await.map_err(peer_error)?;
+    upgraded(request, move |here| streams::carry(here, there))
 }
 
 async fn console_there(

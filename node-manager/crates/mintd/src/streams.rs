@@ -171,6 +171,16 @@ async fn give_output(
     }
 }
 
+/// Carries whatever both sides say, until either ends.
+pub(crate) async fn carry(
+    mut here: impl AsyncRead + AsyncWrite + Unpin + Send,
+    mut there: impl AsyncRead + AsyncWrite + Unpin + Send,
+) {
+    if let Err(error) = tokio::io::copy_bidirectional(&mut here, &mut there).await {
+        debug!(%error, "a connection that was carried has ended");
+    }
+}
+
 /// Passes frames between a client here and the daemon of another node, and tells
 /// the client when that node ends: its half of the connection would stay silent
 /// for ever.

@@ -5,6 +5,7 @@ use mint_api::VmList;
 use mint_types::MachineId;
 
 use super::*;
+use crate::servers;
 
 fn id(node: u32) -> MachineId {
     MachineId::from_random([u8::try_from(node).unwrap(); 16]).unwrap()
@@ -96,5 +97,65 @@ fn node_of_another_machine_with_the_same_id_is_another_node() {
         other["is_active"] = json!(false);
         let refused = ask(&other).await.unwrap_err();
         assert!(refused.message.contains("does not run on b/node2"), "{refused}");
+    });
+}
+
+#[test]
+fn node_of_a_linked_machine_may_keep_memory_and_is_named_as_this_one_names_it() {
+    test(async |machine| {
+        let app = &machine.apps[0];
+        let nodes = app.nodes().await.unwrap();
+        let far = servers::find(app, &nodes, "b/far").await.unwrap();
+        assert_eq!((far.name.as_str(), far.machine, far.node.as_u32()), ("b/far", Some(id(2)), 2));
+        assert_eq!(far.path, format!("/v1/nodes/{}%2F2", id(2)));
+        for name in [format!("{}/2", id(2)), "b/node2".to_owned()] {
+            assert_eq!(servers::find(app, &nodes, &name).await.unwrap(), far, "{name}");
+        }
+        for (name, code) in
+            [("c/far", RefusalCode::MachineAbsent), ("b/near", RefusalCode::NodeAbsent)]
+        {
+            let refused = servers::find(app, &nodes, name).await.unwrap_err();
+            assert_eq!(refused.refusals[0].code, code, "{refused}");
+        }
+        let server = mint_split::Server {
+            node: far.name.clone(),
+            address: "10.77.1.2:7778".parse().unwrap(),
+            secret: [1; 16],
+            limit_bytes: 1 << 20,
+            leaves: false,
+            start: Some(mint_split::NodeStart { node: 2, boots: 9 }),
+            mirror: None,
+            machine: far.machine,
+        };
+        assert_eq!(server.way().unwrap(), format!("{}/pages", far.path));
+        assert_eq!(servers::path_to(&nodes, &server), Some(far.path.clone()));
+        assert!(servers::is_on(&nodes, &server, &far));
+        // this machine's node of that number is another one, whenever it started
+        let own = servers::Host { machine: None, ..far };
+        assert!(!servers::is_on(&nodes, &server, &own));
+    });
+}
+
+#[test]
+fn lease_is_of_the_machine_that_asked_and_not_of_the_one_that_it_names() {
+    test(async |machine| {
+        let store = super::memory::Store::serve(&machine, 2);
+        let peer = Client::unix(machine.folder.path().join("guestd2.sock"));
+        let lease = mint_split::Lease {
+            uuid: [7; 16],
+            secret: [8; 16],
+            epoch: 1,
+            memory_bytes: 1 << 20,
+            limit_bytes: 1 << 20,
+            main: mint_split::NodeStart { node: 1, boots: 1 },
+            stays: false,
+            mirror: None,
+            machine: Some(id(2)),
+        };
+        let own = format!("/v1/local/linked/{}/leases", id(1));
+        for (path, machine) in [(own.as_str(), Some(id(1))), ("/v1/local/leases", None)] {
+            peer.post::<Value>(path, &lease).await.map_err(body).unwrap();
+            assert_eq!(store.leases().last().unwrap().machine, machine);
+        }
     });
 }

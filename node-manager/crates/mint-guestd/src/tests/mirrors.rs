@@ -51,7 +51,12 @@ impl Twice {
 async fn leave(machine: &Machine, host: u32) -> KeptGone {
     let host = NodeId::new(host).unwrap();
     let path = format!("/v1/local/vms/{UUID}/memory/leave");
-    machine.client().post(&path, &HostLeaves { host, dry_run: false }).await.map_err(body).unwrap()
+    machine
+        .client()
+        .post(&path, &HostLeaves { host, machine: None, dry_run: false })
+        .await
+        .map_err(body)
+        .unwrap()
 }
 
 #[test]
@@ -172,7 +177,10 @@ fn node_whose_mirror_lacks_something_keeps_what_it_has() {
         let leaves = async {
             let host = NodeId::new(2).unwrap();
             let path = format!("/v1/local/vms/{UUID}/memory/leave");
-            machine.client().post::<KeptGone>(&path, &HostLeaves { host, dry_run: false }).await
+            machine
+                .client()
+                .post::<KeptGone>(&path, &HostLeaves { host, machine: None, dry_run: false })
+                .await
         };
         let waits = tokio::time::timeout(std::time::Duration::from_secs(2), leaves).await;
         assert!(waits.is_err(), "it waits: {waits:?}");

@@ -121,6 +121,7 @@ fn guest_that_does_not_come_leaves_nothing_and_ends_no_lease() {
             main: NodeStart { node: 2, boots: 1 },
             stays: false,
             mirror: None,
+            machine: None,
         };
         store.0.lock().unwrap().push(lease.clone());
         let view = Arc::new(Mutex::new(ArrivalView {
@@ -143,6 +144,7 @@ fn guest_that_does_not_come_leaves_nothing_and_ends_no_lease() {
             leaves: false,
             start: None,
             mirror: None,
+            machine: None,
         };
         let guest = SplitGuest { qemu: 7, servers: vec![server], ..arrival().guest };
         memory::write(&folder, &guest).unwrap();

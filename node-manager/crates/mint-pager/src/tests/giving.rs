@@ -82,6 +82,7 @@ impl Host {
                 leaves: true,
                 start: None,
                 mirror: None,
+                machine: None,
             }],
             main: None,
             monitor: Some(self.folder.path().join("qmp")),
@@ -249,7 +250,7 @@ fn moves(main_pages: Option<u64>) -> (mint_split::Counts, Kept, DepartureView) {
         let SplitGuest { uuid, memory_bytes, main, .. } = from.guest(1);
         let greeting =
             Greeting { uuid, secret: [4; 16], epoch: 1, memory_bytes, main, takes_ages: false };
-        let server = crate::Server { address, greeting, is_over: false };
+        let server = crate::Server { address, way: None, greeting, is_over: false };
         locked.ways.push(Way { writer: Some(sender), ..Way::new(server) });
         let orders = locked.pager.connected(SubNo(0));
         say_all(&locked.ways, false, orders);

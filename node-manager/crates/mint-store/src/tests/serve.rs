@@ -25,6 +25,7 @@ fn lease(limit_pages: u64) -> Lease {
         main: NodeStart { node: 1, boots: 1 },
         stays: false,
         mirror: None,
+        machine: None,
     }
 }
 
@@ -362,4 +363,23 @@ fn mirror_that_comes_later_gets_all_and_one_that_is_not_named_any_more_is_not_wa
     first.guests.lease(Lease { stays: true, ..lease(100) }).unwrap();
     assert_eq!(main.hear(), Frame::Kept(vec![(PageNo(20), Version(1))]));
     assert_eq!(view(), None);
+}
+
+#[test]
+fn guest_of_another_machine_gets_nothing_that_is_kept_of_one_of_that_name() {
+    let server = server(100);
+    let main = Main::welcome(&server);
+    main.ask(&Frame::Out(pages(8, 1, &[1])));
+    let machine = serde_json::from_value(serde_json::json!("03".repeat(16))).unwrap();
+    let foreign = Lease { secret: [1; 16], machine, ..lease(100) };
+    for stays in [false, true] {
+        let foreign = Lease { stays, ..foreign.clone() };
+        let given = match stays {
+            true => server.guests.lease(foreign),
+            false => server.guests.begin(foreign),
+        };
+        assert!(matches!(given, Err(crate::LeaseError::Foreign)), "{given:?}");
+    }
+    assert_eq!(main.ask(&Frame::In(run(8, 1))), Frame::Data(pages(8, 1, &[1])));
+    assert_eq!(server.guests.list(), [(lease(100), PAGE_BYTES, None)]);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The door to guests, with a stand-in for mint-guestd behind it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,18 +17,19 @@ use super::{Daemon, body, test};
 use crate::caller::Caller;
 use crate::{keeps, server};
 
+const GUESTD: &str = "run/mint/guestd.sock";
+
 /// A mint-guestd that says what it was asked for.
-fn guestd(daemon: &Daemon) {
+pub(super) fn guestd(socket: &Path) {
     let echo = async |method: Method, uri: Uri, body: String| {
         let status = if uri.path().ends_with("bad") { 409 } else { 200 };
         let said = json!({ "asked": format!("{method} {uri} {body}"), "code": "plan_refused", "message": "no" });
         (axum::http::StatusCode::from_u16(status).unwrap(), axum::Json(said))
     };
-    stand_in(daemon, Router::new().fallback(echo));
+    stand_in(socket, Router::new().fallback(echo));
 }
 
-fn stand_in(daemon: &Daemon, router: Router) {
-    let socket = daemon.path("run/mint/guestd.sock");
+fn stand_in(socket: &Path, router: Router) {
     std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
     tokio::spawn(async move {
@@ -42,7 +44,7 @@ fn stand_in(daemon: &Daemon, router: Router) {
 fn requests_about_guests_reach_guestd_as_they_were_made() {
     test(async || {
         let daemon = Daemon::start(FakeMachine::new()).await;
-        guestd(&daemon);
+        guestd(&daemon.path(GUESTD));
         let asked =
             async |path: &str| daemon.client.get::<Value>(path).await.unwrap()["asked"].clone();
         assert_eq!(asked("/v1/vms").await, "GET /v1/vms ");
@@ -63,6 +65,8 @@ fn requests_about_guests_reach_guestd_as_they_were_made() {
         // another node's mintd asks for this node's own, a user does not
         let from_peer: Value = daemon.peer.get("/v1/local/vms").await.unwrap();
         assert_eq!(from_peer["asked"], "GET /v1/local/vms ");
+        let lease: Value = daemon.peer.post("/v1/local/leases", &json!({})).await.unwrap();
+        assert_eq!(lease["asked"], "POST /v1/local/leases {}");
         let user = daemon.client.get::<Value>("/v1/local/vms").await.map_err(body).unwrap_err();
         assert_eq!(user.code, ErrorCode::NotAllowed);
         // what it refuses is refused
@@ -101,7 +105,10 @@ fn node_that_keeps_memory_of_other_nodes_guests_does_not_end() {
                 })
             }
         };
-        stand_in(&daemon, Router::new().route("/v1/local/leases", axum::routing::get(keeps)));
+        stand_in(
+            &daemon.path(GUESTD),
+            Router::new().route("/v1/local/leases", axum::routing::get(keeps)),
+        );
         for verb in ["stop", "restart"] {
             let path = format!("/v1/nodes/0/{verb}");
             let asked = daemon.client.post::<Value>(&path, &json!({})).await;

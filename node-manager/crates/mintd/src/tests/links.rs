@@ -86,6 +86,11 @@ fn linked_machines_nodes_reach_each_other_for_guests_and_for_nothing_else() {
         }
         let none = body(client.get::<Value>("/v1/local/vms").await.unwrap_err());
         assert_eq!(none.code, ErrorCode::GuestdDown, "it was passed on");
+        // and to keep pages: who asks is told from others
+        super::guests::guestd(&far.root.join("run/mint/guestd.sock"));
+        let told: Value = client.post("/v1/local/leases", &json!({})).await.unwrap();
+        let own = zero.app.peers.tls.as_ref().unwrap().here().machine;
+        assert_eq!(told["asked"], format!("POST /v1/local/linked/{own}/leases {{}}"));
         // who is linked no more is not believed any more
         far.client.post::<Value>("/v1/machine/links/a/remove", &json!({})).await.unwrap();
         let down = |links: &[LinkView]| links.len() == 1 && !links[0].is_up;
