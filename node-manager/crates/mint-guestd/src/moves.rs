@@ -31,6 +31,7 @@ use crate::memory::{
     text, unreadable, uuid_of, write,
 };
 use crate::pagers::{call, view};
+use crate::servers::has_ended;
 use crate::step::step;
 
 /// Users that QEMU runs as.
@@ -39,6 +40,8 @@ const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 const LOOK: Duration = Duration::from_millis(200);
 /// Between lines of how far one is that goes.
 const TELL: Duration = Duration::from_secs(1);
+/// Between looks at the node that it comes from.
+const SOURCE_LOOK: Duration = Duration::from_secs(2);
 /// No page of it comes for so long: it does not.
 const STALLED: Duration = Duration::from_secs(90);
 
@@ -112,12 +115,35 @@ async fn come(app: &Arc<App>, arrival: Arrival, qemu: u32) -> Result<(), ErrorBo
     let main = Some(NodeStart { node: here.id.as_u32(), boots: here.boots });
     let guest = SplitGuest { qemu, main, ..guest };
     let folder = folder(app, &guest);
-    let come = come_with(app, &guest, &folder, source).await;
+    let uuid = text(&guest.uuid);
+    let come = tokio::select! {
+        come = come_with(app, &guest, &folder, source) => come,
+        () = source_ends(app, &uuid) => {
+            Err(failed(format_args!("the node that guest {} comes from has ended", guest.name)))
+        }
+    };
     if let Err(error) = &come {
         warn!(guest = guest.name, %error, "it does not come");
         remove(&folder);
     }
     come
+}
+
+/// Waits for the end of the node that a guest comes from.
+async fn source_ends(app: &App, uuid: &str) {
+    let peer = app.journal.get(Side::Arrival, uuid).map(|record| record.peer);
+    let mut its = None;
+    loop {
+        if let Ok(nodes) = app.nodes().await {
+            let start = |node: &NodeView| NodeStart { node: node.id.as_u32(), boots: node.boots };
+            let is_it = |node: &&NodeView| Some(node.id) == peer;
+            its = its.or_else(|| nodes.iter().find(is_it).map(start));
+            if has_ended(&nodes, its) {
+                return;
+            }
+        }
+        sleep(SOURCE_LOOK).await;
+    }
 }
 
 async fn come_with(
