@@ -2,18 +2,15 @@
 //! Hosts of a guest's memory that change while it runs: what one of them keeps goes by the main
 //! host to another (partial migration by sub hosts alone, S-memV 3-2).
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{ClientError, ErrorBody, ErrorCode, HostLeaves, KeptGone, NodeKeeps, NodeView};
-use mint_split::{LeaseEnd, NodeStart, Server, SplitGuest, files};
+use mint_split::{Lease, LeaseEnd, NodeStart, Server, SplitGuest, files};
 use mint_types::{NodeState, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
@@ -22,10 +19,9 @@ use crate::memory::{
 };
 use crate::mirrors;
 use crate::pagers::view;
+use crate::rewrite::{self, Unchanged, has_read, read_again};
 use crate::servers::{Host, is_on};
 
-/// For a pager, which may be starting, to read its guest's memory servers again.
-const READ_WITHIN: Duration = Duration::from_secs(20);
 /// Between looks at guests of which a host is to keep nothing any more.
 const LOOK: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(200);
@@ -275,70 +271,26 @@ async fn change(
     }
     // from here on a pager may read it, and give the new host pages: nothing is undone but what the
     // pager says that it does not do
-    let written = write(folder, &new);
-    let refused = match written {
-        Ok(()) => match reread(folder).await {
-            Ok(()) => None,
-            Err(Unread::Refused(why)) => Some(format!("its pager says: {why}")),
-            Err(error) => {
-                let text = format!(
-                    "guest {}: what another node keeps goes to {} when its pager answers: {error}",
-                    guest.name, to.name
-                );
-                return Err(failed(text).hint("its keeper starts it again: ask again to wait"));
-            }
-        },
-        Err(error) => Some(format!("cannot change its hosts: {error}")),
-    };
-    let Some(why) = refused else {
-        info!(guest = guest.name, to = to.name, "what another node keeps of it goes there");
-        return Ok(());
-    };
-    if write(folder, guest).is_ok() && keeps_some.is_none() {
-        let end = LeaseEnd { uuid: lease.uuid, secret: lease.secret, epoch: Some(lease.epoch) };
-        _ = app.mintd.post::<Value>(&format!("{}/leases/end", host.path), &end).await;
-    }
-    Err(failed(why))
-}
-
-/// A pager has not read its guest's memory servers.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unread {
-    /// It has, and cannot work with them: it goes on as before.
-    #[error("{0}")]
-    Refused(String),
-    /// Nobody knows.
-    #[error("it does not")]
-    Silent(#[source] io::Error),
-}
-
-/// The guest's pager reads its memory servers again.
-pub(crate) async fn reread(folder: &Path) -> Result<(), Unread> {
-    let asked = async {
-        let mut said = String::new();
-        let mut pager = UnixStream::connect(folder.join("again.sock")).await?;
-        pager.read_to_string(&mut said).await?;
-        Ok::<String, io::Error>(said)
-    };
-    let asked = async { timeout(READ_WITHIN, asked).await.map_err(io::Error::from)? };
-    match asked.await.map_err(Unread::Silent)?.as_str() {
-        "done" => Ok(()),
-        // it ended before it had said anything
-        "" => Err(Unread::Silent(io::ErrorKind::UnexpectedEof.into())),
-        why => Err(Unread::Refused(why.to_owned())),
-    }
-}
-
-/// A guest's pager talks to those that its file names now.
-pub(crate) async fn read_again(folder: &Path, guest: &SplitGuest) {
-    let end = Instant::now() + READ_WITHIN;
-    while let Err(error) = reread(folder).await {
-        if Instant::now() >= end {
-            // its successor reads the same
-            warn!(guest = guest.name, ?error, "its pager does not read its memory servers again");
-            return;
+    match rewrite::change(folder, guest, &new).await {
+        Ok(()) => {
+            info!(guest = guest.name, to = to.name, "what another node keeps of it goes there");
+            Ok(())
         }
-        sleep(AGAIN).await;
+        Err(Unchanged::Later(error)) => {
+            let text = format!(
+                "guest {}: what another node keeps goes to {} when its pager answers: {error}",
+                guest.name, to.name
+            );
+            Err(failed(text).hint("its keeper starts it again: ask again to wait"))
+        }
+        Err(Unchanged::Undone(why)) => {
+            if keeps_some.is_none() {
+                let Lease { uuid, secret, epoch, .. } = lease;
+                let end = LeaseEnd { uuid, secret, epoch: Some(epoch) };
+                _ = app.mintd.post::<Value>(&format!("{}/leases/end", host.path), &end).await;
+            }
+            Err(failed(why))
+        }
     }
 }
 
@@ -365,7 +317,7 @@ async fn settle(app: &Arc<App>, uuid: &str) {
         return;
     };
     // one that has not read it gives that host more
-    if reread(&folder).await.is_err() {
+    if !has_read(&folder).await {
         return;
     }
     let (Ok(view), Ok(nodes)) = (view(&folder).await, app.nodes().await) else { return };

@@ -34,6 +34,7 @@ mod moves;
 mod own;
 mod pagers;
 mod pins;
+mod rewrite;
 mod routes;
 mod run;
 mod servers;

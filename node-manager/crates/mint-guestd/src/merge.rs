@@ -18,10 +18,11 @@ use tracing::info;
 
 use crate::app::{App, Moving, client_error, path_of};
 use crate::auto::{self, AUTO};
-use crate::hosts::{Unread, reread, running};
+use crate::hosts::running;
 use crate::leases::{self, RESERVE_BYTES};
-use crate::memory::{failed, write};
+use crate::memory::failed;
 use crate::moves::whole;
+use crate::rewrite::{self, Unchanged};
 use crate::split;
 
 /// Between looks at what is elsewhere, and how long that may stay as it is.
@@ -160,19 +161,14 @@ impl Merge {
         let gone = || failed(format_args!("guest {name} does not run here any more"));
         let (folder, guest) = running(app, &uuid).ok_or_else(gone)?;
         let new = whole(guest.clone());
-        let cannot = |why: &dyn std::fmt::Display| {
-            failed(format_args!("the memory of guest {name} stays where it is: {why}"))
-        };
-        write(&folder, &new).map_err(|error| cannot(&error))?;
-        if let Err(error) = reread(&folder).await {
-            // one that has read it goes on, and so does its successor
-            let is_undone = matches!(error, Unread::Refused(_)) && write(&folder, &guest).is_ok();
-            let mut body = cannot(&error);
-            if !is_undone {
-                body.message = format!("guest {name} is merged when its pager answers: {error}");
+        rewrite::change(&folder, &guest, &new).await.map_err(|error| match error {
+            Unchanged::Undone(why) => {
+                failed(format_args!("the memory of guest {name} stays where it is: {why}"))
             }
-            return Err(body);
-        }
+            Unchanged::Later(error) => {
+                failed(format_args!("guest {name} is merged when its pager answers: {error}"))
+            }
+        })?;
         info!(guest = name, "all of its memory comes here");
         // leases that are over end meanwhile
         drop(moving);

@@ -17,11 +17,12 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::hosts::{Unread, gives_back, read_again, reread, running};
+use crate::hosts::{gives_back, running};
 use crate::memory::{
     ask, check_copies, failed, find, kept_lease, lease, named, random_secret, text, write,
 };
 use crate::pagers::view;
+use crate::rewrite::{self, Unchanged, read_again};
 use crate::servers::{self, Host, host, is_on};
 
 /// Between looks at what is to go, and how long that may stay as it is.
@@ -158,21 +159,15 @@ async fn change(
             return Err(error);
         }
     };
-    let cannot = |why: &dyn std::fmt::Display| {
-        failed(format_args!("the memory of guest {} stays where it is: {why}", guest.name))
-    };
-    if let Err(error) = write(&folder, &new) {
-        give_back(app, asked).await;
-        return Err(cannot(&error));
-    }
-    match reread(&folder).await {
+    match rewrite::change(&folder, &guest, &new).await {
         Ok(()) => Ok(Lent { folder, before: guest, after: new }),
-        Err(Unread::Refused(why)) if write(&folder, &guest).is_ok() => {
+        Err(Unchanged::Undone(why)) => {
             give_back(app, asked).await;
-            Err(cannot(&why))
+            let name = &guest.name;
+            Err(failed(format_args!("the memory of guest {name} stays where it is: {why}")))
         }
         // one that has read it goes on, and so does its successor
-        Err(error) => {
+        Err(Unchanged::Later(error)) => {
             let name = &guest.name;
             Err(failed(format_args!("guest {name} is split when its pager answers: {error}")))
         }

@@ -13,10 +13,11 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::hosts::{read_again, running};
+use crate::hosts::running;
 use crate::memory::{known, text, write};
 use crate::mirrors::{find, forget, promoted, tell};
 use crate::pagers::view;
+use crate::rewrite::read_again;
 use crate::servers::{failed, has_ended};
 
 /// Between looks at nodes that keep something.

@@ -342,7 +342,7 @@ fn guest_that_is_not_merged_is_as_it_was() {
             }
         });
         let failed = merge(&machine, UUID, "node1").await.unwrap_err();
-        assert!(failed.message.contains("stays where it is: no room"), "{failed}");
+        assert!(failed.message.contains("stays where it is: its pager says: no room"), "{failed}");
         assert_eq!(std::fs::read(folder.join(files::GUEST)).unwrap(), before);
     });
 }
