@@ -17,13 +17,15 @@ import figures_network as network
 import figures_partition as partition
 import figures_ready as ready
 import figures_scaling as scaling
+import figures_split as split
+import figures_split_moves as split_moves
 import figures_start as start
 from report import run
 from report.recorder import read
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
-MODULES = (configs, start, ready, partition, network, moves, migrate, isolation, scaling)
+MODULES = (configs, start, ready, partition, network, moves, migrate, split, isolation, scaling)
 
 MACHINES = {
     *((group, "machine 1") for group in run.GROUPS if group != "partition"),
@@ -40,6 +42,8 @@ TRIMMED = {
     (network, "SIDES"): {side: network.SIDES[side] for side in (network.MINT0, network.AGAIN, network.LOOPBACK)},
     (partition, "SIDES"): {side: partition.SIDES[side] for side in (partition.OFF, partition.ON)},
     (partition, "COUNTED_QUICK_JOB_S"): 1,
+    (split, "SETTLE_S"): 1,
+    (split, "COUNT_S"): 5,
     (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
@@ -53,6 +57,7 @@ SIDES = {
     "network": {network.MINT0, network.AGAIN, network.LOOPBACK},
     "partition": {partition.OFF, partition.ON},
     "migrate": {*migrate.MOVE_SIDES, *migrate.TALK_SIDES},
+    "split": {*split.SIDES, *split_moves.SIDES},
     "isolation": {IDLE, AGAIN, BESIDE},
 }
 
