@@ -190,6 +190,8 @@ impl<'a> Giving<'a> {
         let pages = self.geometry().pages();
         self.sent = vec![Sent::No; usize::try_from(pages).map_err(io::Error::other)?];
         self.begin_ahead();
+        // also if the guest stands still already, for a pager before this one
+        self.choose();
         if self.qemu().switch() != Switch::Stopped {
             self.qemu().leave_memory_out(true)?;
             let home = &self.shared.home;
@@ -197,7 +199,6 @@ impl<'a> Giving<'a> {
             home.faults.watch(base, home.guest.memory_bytes, Watch::HolesAndWrites)?;
             // what is written from here on is told later
             self.written()?;
-            self.choose();
             self.send_rest(to)?;
         }
         let (mut round, mut stale, mut last, mut is_ready) = (0_u32, 0_u32, u64::MAX, false);
