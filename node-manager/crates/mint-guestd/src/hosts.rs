@@ -49,13 +49,7 @@ pub(crate) async fn leave(
     let nodes = app.nodes().await?;
     let gone = |to| KeptGone { name: guest.name.clone(), uuid: vm.clone(), to };
     let of_host = |name: &str| from.machine.is_none() && is_node(&nodes, name, from.host.as_u32());
-    let is_its = |server: &Server| match from.machine {
-        None => server.machine.is_none() && of_host(&server.node),
-        machine => {
-            let node = server.start.map(|start| start.node);
-            server.machine == machine && node == Some(from.host.as_u32())
-        }
-    };
+    let is_its = |server: &Server| is_on(&nodes, server, from.machine, from.host);
     let here = app.here().await?;
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
     if let (true, Some(to)) = (from.dry_run, other_copy(&guest, of_host)) {
@@ -233,7 +227,9 @@ fn is_node(nodes: &[NodeView], name: &str, id: u32) -> bool {
 /// would end the one that this lies under.
 pub(crate) fn gives_back(guest: &SplitGuest, nodes: &[NodeView], host: &Host) -> Option<Refusal> {
     let mut servers = guest.servers.iter();
-    servers.find(|server| server.leaves && !server.is_over() && is_on(nodes, server, host))?;
+    servers.find(|server| {
+        server.leaves && !server.is_over() && is_on(nodes, server, host.machine, host.node)
+    })?;
     let text = format!("what {} keeps of guest {} goes elsewhere still", host.name, guest.name);
     let refusal = Refusal::new(RefusalCode::VmBusy, format_args!("vm {}", guest.name), text);
     Some(refusal.hint("ask again when it has gone: mintctl vm memory tells"))
@@ -251,7 +247,7 @@ async fn change(
 ) -> Result<(), ErrorBody> {
     let host = Host::own(to);
     let keeps_some =
-        guest.servers.iter().position(|server| !server.leaves && is_on(nodes, server, &host));
+        guest.servers.iter().position(|server| !server.leaves && is_on(nodes, server, None, to.id));
     let mut new = guest.clone();
     let moved_bytes = guest.servers.get(number).map_or(0, |server| server.limit_bytes);
     let lease = match keeps_some.and_then(|at| guest.servers.get(at)) {

@@ -151,18 +151,18 @@ pub(crate) async fn find(app: &App, nodes: &[NodeView], name: &str) -> Result<Ho
     })
 }
 
-/// Whether a memory server is that node's.
-pub(crate) fn is_on(nodes: &[NodeView], server: &Server, host: &Host) -> bool {
-    match server.machine {
-        None => {
-            let node = named(nodes, &server.node).map(|node| node.id);
-            host.machine.is_none() && node == Some(host.node)
-        }
-        machine => {
-            let node = server.start.map(|start| start.node);
-            machine == host.machine && node == Some(host.node.as_u32())
-        }
-    }
+/// Whether a memory server is that node's, of that machine (none: this one).
+pub(crate) fn is_on(
+    nodes: &[NodeView],
+    server: &Server,
+    machine: Option<MachineId>,
+    node: NodeId,
+) -> bool {
+    let its = match server.machine {
+        None => named(nodes, &server.node).map(|node| node.id.as_u32()),
+        Some(_) => server.start.map(|start| start.node),
+    };
+    server.machine == machine && its == Some(node.as_u32())
 }
 
 /// The node of a memory server that a guest has; none if there is none of that name any more.

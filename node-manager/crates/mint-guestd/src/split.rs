@@ -196,12 +196,12 @@ async fn servers(
     }
     let mut servers = guest.servers.clone();
     for server in &mut servers {
-        let stays = hosts.iter().any(|(host, _)| is_on(&nodes, server, host));
+        let stays = hosts.iter().any(|(host, _)| is_on(&nodes, server, host.machine, host.node));
         server.leaves = server.leaves || !stays;
     }
     for (host, limit) in hosts {
         let mut its = servers.iter_mut().filter(|server| !server.leaves);
-        let known = its.find(|server| is_on(&nodes, server, &host));
+        let known = its.find(|server| is_on(&nodes, server, host.machine, host.node));
         match known {
             Some(known) if known.limit_bytes >= limit => {}
             Some(known) => {
