@@ -46,23 +46,27 @@ def test_initrds_are_the_same_bytes_when_built_again(tmp_path):
     assert digest(tmp_path / "guest.initrd") == digest(OUT / "guest.initrd")
 
 
-def test_disk_is_the_same_bytes_when_built_again(tmp_path):
+def layers(folder: Path) -> list[Path]:
+    """A disk's three, packed: each has one file, which is called as the layer is."""
     for name in ("node", "tools", "rig"):
-        (tmp_path / name).write_bytes(name.encode() * 1000)
+        (folder / f"{name}.d").mkdir()
+        (folder / f"{name}.d" / name).write_bytes(name.encode() * 100_000)
+        run("mksquashfs", folder / f"{name}.d", folder / name, "-quiet", "-no-progress", "-comp", "zstd", "-all-root")
+    return [folder / name for name in ("node", "tools", "rig")]
+
+
+def test_disk_is_the_same_bytes_when_built_again(tmp_path):
+    parts = layers(tmp_path)
     env = {**os.environ, "MINT_UPPER_MIB": "64"}
     for number in (1, 2):
-        run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / "rig",
-            tmp_path / f"disk{number}", env=env)
+        run(SCRIPTS / "build-disk", *parts, tmp_path / f"disk{number}", env=env)
     assert digest(tmp_path / "disk1") == digest(tmp_path / "disk2")
 
 
 def test_rigs_disk_has_four_labels_and_what_they_hold(tmp_path):
-    (tmp_path / "node").write_bytes(b"n" * 3_000_000)
-    (tmp_path / "tools").write_bytes(b"t" * 10)
-    (tmp_path / "rig").write_bytes(b"r" * 10)
+    packed = layers(tmp_path)
     disk = tmp_path / "disk"
-    run(SCRIPTS / "build-disk", tmp_path / "node", tmp_path / "tools", tmp_path / "rig", disk,
-        env={**os.environ, "MINT_UPPER_MIB": "64"})
+    run(SCRIPTS / "build-disk", *packed, disk, env={**os.environ, "MINT_UPPER_MIB": "64"})
     parts = {}
     sfdisk = "/usr/sbin/sfdisk" if Path("/usr/sbin/sfdisk").exists() else "/sbin/sfdisk"
     for line in run(sfdisk, "--dump", disk).splitlines():
@@ -71,9 +75,12 @@ def test_rigs_disk_has_four_labels_and_what_they_hold(tmp_path):
             parts[fields["name"].strip('"')] = (int(fields["start"]) * 512, int(fields["size"]) * 512)
     assert set(parts) == {"mint-node", "mint-tools", "mint-site", "mint-upper"}
     data = disk.read_bytes()
-    assert data[parts["mint-node"][0]:][:3_000_000] == b"n" * 3_000_000
-    assert data[parts["mint-tools"][0]:][:10] == b"t" * 10
-    assert data[parts["mint-site"][0]:][:10] == b"r" * 10
+    for label, name in (("mint-node", "node"), ("mint-tools", "tools"), ("mint-site", "rig")):
+        start, size = parts[label]
+        layer = tmp_path / label
+        layer.write_bytes(data[start:start + size])
+        assert "Data is uncompressed" in run("unsquashfs", "-s", layer), label
+        assert run("unsquashfs", "-cat", layer, name) == name * 100_000
     upper = parts["mint-upper"][0]
     assert data[upper + 1024 + 56:][:2] == b"\x53\xef", "ext4's magic number"
     assert data[upper + 1024 + 120:][:10] == b"mint-upper"
