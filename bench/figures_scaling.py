@@ -209,7 +209,7 @@ GOALS = tuple(_goals())
 # -- calls: measuring -------------------------------------------------------------
 
 # What has nothing to do here but would do it on cores that are measured; mintd stays: it is what makes a node.
-QUIET = "for service in libvirtd virtlogd sshd; do mint-service stop $service; done"
+QUIET = "mint-service stop libvirtd virtlogd sshd"
 
 
 @dataclass(frozen=True)

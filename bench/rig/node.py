@@ -77,9 +77,10 @@ class Node:
         """Wait until a shell condition holds on the node; raises RigError after limit_s.
 
         The node itself looks, so that waiting takes little from what is waited for: another
-        command every fraction of a second would keep both nodes' mintds busy.
+        command every fraction of a second would keep both nodes' mintds busy, and even a
+        process that sleeps takes its share of a core that is emulated.
         """
-        loop = f"for look in {' '.join(map(str, range(LOOKS)))}; do {condition} && exit 0; sleep 0.3; done; exit 1"
+        loop = f"exec 9<> <(:); for ((look = 0; look < {LOOKS}; look++)); do {condition} && exit 0; read -rt 0.3 -u 9; done; exit 1"
         looks: list[Result | NodeEnded] = []
 
         def holds() -> bool:

@@ -121,7 +121,7 @@ def test_traces_are_those_that_the_images_leave():
     service = (paths.PROJECT / "images/layer/usr/sbin/mint-service").read_text()
     assert f"mint-kvm-config apply >{ready.KVM_LOG} " in init
     assert "touch /run/mint/ready" in init
-    assert "for service in $mintd " in init and "keeper_file=/run/mint/service-$name" in service
+    assert "mint-service start $mintd " in init and '>"/run/mint/service-$name"' in service
 
 
 def test_each_start_is_looked_at_and_forgotten_before_the_stop(monkeypatch: pytest.MonkeyPatch):
