@@ -22,12 +22,10 @@ have=$(cargo --version | awk '{ print $2 }')
 	die "cargo $have found, $CARGO_MIN or later needed: run make setup"
 
 # shellcheck source-path=SCRIPTDIR/..
-. scripts/seed.sh
-export CARGO_TARGET_DIR="$BUILD/cargo"
-seed_take release
+. scripts/mirror.sh
+mirror
 cargo build --release --locked --quiet --bin mintd --bin mint-guestd --bin mintctl --bin mint-kvm-config --bin mint-guest \
 	--bin mint-libvirt-hook --bin mint-store --bin mint-pager --bin mint-keeper
-seed_keep release
 
 mkdir -p "$BUILD/bin" "$BUILD/share/man" "$BUILD/share/completions"
 for name in mintd mint-guestd mintctl mint-kvm-config mint-guest mint-libvirt-hook mint-store mint-pager mint-keeper; do

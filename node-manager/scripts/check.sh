@@ -11,9 +11,8 @@ unset MAKEFLAGS MFLAGS MAKELEVEL	# cargo must not inherit ours
 cd "$(dirname "$0")/.."
 : "${BUILD:?is set by the Makefile: run make rust-check}"
 # shellcheck source-path=SCRIPTDIR/..
-. scripts/seed.sh
-export CARGO_TARGET_DIR="$BUILD/cargo"
-seed_take debug
+. scripts/mirror.sh
+mirror
 
 cargo fmt --check
 (cd scripts && python3 -m unittest -q test_deny test_circles)
@@ -21,4 +20,3 @@ python3 scripts/circles.py
 python3 scripts/deny.py
 cargo clippy --locked --quiet --all-targets -- -D warnings
 cargo test --locked --quiet
-seed_keep debug
