@@ -24,7 +24,7 @@ RECORDS = "/var/lib/mint/guests"
 NODES = (ONE, TWO)
 # One round; each guest begins at another place of it.
 ROUND = ("node2", "node0", "b/node0", "node0", "node1")
-STARTS = (4, 0, 2, 3)
+STARTS = (1, 4, 2, 3)
 OPTIONS = "--memory 96M --disk 8M --disk-load 4 --memory-load 128"
 LIMIT_TICKS = 120  # a guest's own seconds until all that it does has gone on
 

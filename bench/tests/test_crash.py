@@ -100,7 +100,7 @@ def watched(busy_peers: Server):
     events.stop()
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ["reboot", *(pytest.param(end, marks=[pytest.mark.soak, pytest.mark.soak_only]) for end in ENDS if end != "reboot")])
 def test_guests_elsewhere_outlive_end_of_node1(watched, end: str):
     """reboot, poweroff, panic in node 1 while guests run on nodes 0 and 2."""
     server, events = watched
@@ -142,6 +142,8 @@ def test_hung_node1_is_reported_killed_and_started_again(watched):
     server.wait_mintd(server.one)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_node1_that_takes_no_nmi_is_parked_by_init(watched):
     """The last resort: what its kernel's NMI handler would park spins there instead."""
     server, events = watched

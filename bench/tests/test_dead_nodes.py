@@ -191,6 +191,8 @@ ROUNDS = 8
 AHEAD_S = 0.02
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_kill_at_any_moment_of_a_start(bare: Server, request: pytest.FixtureRequest):
     """Kills from just after the start until after it runs: the node is killed, with all cores parked, each time."""
     rng = random.Random(request.config.getoption("--seed"))

@@ -63,6 +63,8 @@ def test_intel_remapping_alone(own_machine):
     is_refused(server, "its interrupts are remapped")
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_intel_switched_off_lends_a_device_that_works(own_machine):
     """The way out that the refusal names."""
     server = own_machine(MachineConfig("intel-off", append="intel_iommu=off intremap=off", extra=INTEL))

@@ -96,6 +96,8 @@ devices = {devices}
 """
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_machine_reboot_ends_in_order_and_nodes_of_nodes_d_come_back(worn: Server):
     """mintctl machine reboot, said on node 2: all nodes end, the machine is reset, and node 0's init starts what
     /etc/mint/nodes.d describes: the same nodes with the same resources, with what is on their disks."""

@@ -49,6 +49,8 @@ def begin(node: Node) -> tuple[str, str]:
     return node.out(f"sha256sum <{QUIET}", 180), node.read("/proc/sys/kernel/random/boot_id")
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_node_powers_off_only_if_it_is_meant(worn: Server):
     """Not for bytes that look like a request, nor for one to a former kernel of the node, or to another node."""
     boots, boot_id = worn.nodes()[1].boots, worn.one.read("/proc/sys/kernel/random/boot_id")

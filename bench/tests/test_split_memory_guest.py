@@ -233,7 +233,9 @@ MORE_DEATHS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("deaths", [DEATHS, pytest.param(MORE_DEATHS, marks=[pytest.mark.soak, pytest.mark.soak_only])])
+@pytest.mark.soak
+@pytest.mark.soak_only
+@pytest.mark.parametrize("deaths", [DEATHS, MORE_DEATHS])
 def test_pager_that_dies_amid_a_move_loses_nothing(pair: Server, big: Guest, deaths: list[tuple[str, str]]):
     """At each of these steps: the keeper starts another one, and the guest is on its new node with all of its memory. Its
     next node has less for it when pages go ahead of it."""

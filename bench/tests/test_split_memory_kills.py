@@ -106,6 +106,7 @@ def squeeze(server: Server, guest: Guest) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.soak_only
 def test_kill_at_any_step_of_a_split_guests_move_leaves_it_on_one_side(pair: Server, request: pytest.FixtureRequest):
     """A guest that compares memory and disk goes to and fro between nodes 1 and 2; node 0 keeps what they have no room
     for. Whatever is killed, it is on one side with all of its memory, or ends with the node that had it."""

@@ -43,6 +43,8 @@ def refused(server: Server, *words: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_virtual_functions_are_given_to_nodes_and_come_back(pair: Server):
     """Two of them: each works on its node beside the other and the physical one, through the end and
     the restart of these nodes; while they are lent node 0 neither disables them, nor restarts. The
