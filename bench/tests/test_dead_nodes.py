@@ -362,6 +362,8 @@ def test_memory_of_the_platform_is_nobodys(pair: Server):
             assert (answer["errno"], answer["reason"]) == (ENOENT, ABSENT), (block, answer)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_node0_is_killed_by_a_peer_and_started_again(worn: Server):
     """Node 0 does not answer, or so somebody on node 1 thinks: its cores are parked, the machine and node 2 go on,
     and node 0 comes back."""

@@ -317,6 +317,8 @@ def wait_copies(pair: Server, name: str, keeps: str, mirror: str) -> None:
         time.sleep(1)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_guest_of_two_copies_outlives_either_node_that_keeps_them(pair: Server, shared: Shared):
     """Node 2 ends and takes along what it keeps: node 0 has the same, and takes its place. Node 2 is started again, gets
     all of it, and ends again. Then it takes node 0's place, which is to keep nothing any more."""
