@@ -23,6 +23,9 @@ pub(crate) const POLL: Duration = Duration::from_millis(20);
 pub(crate) const HELLO_FIRST: Duration = Duration::from_millis(400);
 pub(crate) const HELLO_STEP: Duration = Duration::from_millis(50);
 pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(3);
+/// Between tries: what starts has to answer each that no daemon is there, on what may be its
+/// only core.
+const HELLO_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits until a node that was started does what is asked for.
 pub(crate) async fn wait_started(
@@ -57,6 +60,7 @@ pub(crate) async fn wait_started(
             times.running_ms = Some(ms(began));
             op.progress(&format!("{label} runs {}", status.release));
         }
+        let mut pause = POLL;
         match status.state {
             NodeState::Running if !wants_mintd => return Ok(()),
             NodeState::Running => {
@@ -67,6 +71,7 @@ pub(crate) async fn wait_started(
                     return Ok(());
                 }
                 within = (within + HELLO_STEP).min(HELLO_WITHIN);
+                pause = HELLO_PAUSE;
             }
             NodeState::Starting | NodeState::Loading => {}
             state => {
@@ -98,7 +103,7 @@ pub(crate) async fn wait_started(
                 ),
             ));
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
