@@ -295,7 +295,8 @@ pub(crate) async fn console(
         let sent = match end {
             Ok(()) => write_json(&mut writer, FrameKind::Exit, &ExecExit { status: 0 }).await,
             Err(Some(error)) => write_json(&mut writer, FrameKind::Error, &error).await,
-            Err(None) => return,
+            // who has left may have typed before: `keys` ends behind that
+            Err(None) => std::future::pending().await,
         };
         if sent.is_ok() {
             _ = writer.shutdown().await;

@@ -203,3 +203,41 @@ fn console_shows_what_is_buffered_and_takes_keys() {
         assert!(daemon.client.upgrade("/v1/nodes/3/console?follow=true").await.is_ok());
     });
 }
+
+#[test]
+fn what_was_typed_arrives_also_when_who_typed_it_has_left() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new().with_node(1, "web", &[])).await;
+        let typed = async |text: String| {
+            let io = daemon.client.upgrade("/v1/nodes/1/console?follow=true").await.unwrap();
+            let (reader, mut writer) = tokio::io::split(io);
+            write_frame(&mut writer, FrameKind::Stdin, text.as_bytes()).await.unwrap();
+            drop((reader, writer));
+        };
+        // there is something to be shown, which it does not wait for
+        typed(".".repeat(60 << 10)).await;
+        for number in 0..40 {
+            typed(format!("typed {number};")).await;
+        }
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let io = daemon.client.upgrade("/v1/nodes/1/console").await.unwrap();
+            let (mut reader, _writer) = tokio::io::split(io);
+            let mut shown = Vec::new();
+            while let Some(frame) = read_frame(&mut reader).await.unwrap() {
+                if frame.kind == FrameKind::Exit {
+                    break;
+                }
+                shown.extend(frame.data);
+            }
+            let shown = String::from_utf8(shown).unwrap();
+            let lost: Vec<_> =
+                (0..40).filter(|number| !shown.contains(&format!("typed {number};"))).collect();
+            if lost.is_empty() {
+                return;
+            }
+            assert!(std::time::Instant::now() < end, "lost: {lost:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    });
+}
