@@ -3,7 +3,7 @@
 .PHONY: rust rust-check rust-fmt fuzz
 
 RUST_DIR := node-manager
-# In the tree's build folder, not beside the sources; kept by CI between runs.
+# In the tree's build folder, not beside the sources; the others build in the cache (scripts/mirror.sh).
 CARGO := cd $(RUST_DIR) && CARGO_TARGET_DIR=$(BUILD)/cargo cargo
 
 rust: ## build mintd, mint-guestd, mintctl, mint-kvm-config, mint-guest (build/bin)
