@@ -267,7 +267,8 @@ pub(crate) async fn go(
             let main_bytes = main_bytes.unwrap_or(guest.main_bytes);
             let epoch = guest.epoch + 1;
             let guest = SplitGuest { main_bytes, epoch, qemu: 0, main: None, ..guest };
-            Ok(Arrival { guest, source: Source { address, secret } })
+            let source = Source { address, secret, bandwidth_bytes_s };
+            Ok(Arrival { guest, source })
         }
         Ok(PagerAnswer::Cannot(why)) => Err(cannot(&why)),
         Ok(PagerAnswer::Stays) => Err(cannot(&"it says that the guest stays")),

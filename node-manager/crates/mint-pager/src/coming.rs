@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +15,16 @@ use std::time::Duration;
 
 use mint_split::files::{COMING, ENTERING, GOING, GONE, HAS_ALL, LEFT_OUT};
 use mint_split::{
-    Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PAGE_BYTES, PageNo, Pages,
-    Place, Places, Reason, Source, SplitGuest, hear, say,
+    Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PageNo, Place, Places,
+    Reason, Source, SplitGuest, hear, say,
 };
 use mint_sys::{Faults, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FallocateFlags, fallocate};
 use tracing::{info, warn};
 
+use crate::early::{Early, punch};
 use crate::monitor::Monitor;
-use crate::shared::Stage;
+use crate::shared::{Server, Stage};
 use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -39,6 +38,8 @@ pub struct Coming<'a> {
     pub folder: &'a Path,
     /// Where its pages come from.
     pub source: Source,
+    /// Its memory servers, as many as `guest` has.
+    pub servers: &'a [Server],
     /// Its memory here.
     pub ram: &'a File,
     /// Where QEMU has mapped it.
@@ -144,6 +145,8 @@ impl Coming<'_> {
     ) -> Result<(), Ended> {
         let geometry = places.geometry();
         punch(self.ram, 0, geometry.pages()).map_err(Ended::Own)?;
+        let ram = self.ram.try_clone().map_err(Ended::Own)?;
+        let early = Arc::new(Early::new(ram, geometry, self.is_merged()));
         let stream = TcpStream::connect_timeout(&self.source.address, CONNECT)?;
         stream.set_nodelay(true)?;
         let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
@@ -154,7 +157,12 @@ impl Coming<'_> {
             _ => return Err(Ended::Confused),
         }
         self.leave_memory_out().map_err(Ended::Own)?;
-        info!(source = %self.source.address, "the guest comes");
+        info!(source = %self.source.address, merged = self.is_merged(), "the guest comes");
+        if self.is_merged() {
+            for server in self.servers.iter().filter(|server| !server.is_over) {
+                early.ask(server.clone(), self.source.bandwidth_bytes_s)?;
+            }
+        }
         // whose end is not heard of otherwise
         let (qemu, (done, hears)) = (qemu.as_fd(), UnixStream::pair()?);
         thread::scope(|scope| {
@@ -164,15 +172,24 @@ impl Coming<'_> {
                 while poll(&mut ready, None).is_err() {}
                 _ = stream.shutdown(Shutdown::Read);
             });
-            let heard = self.hear_all(&mut from, places, ages, view);
+            let heard = self.hear_all(&mut from, places, ages, view, &early);
             drop(hears);
+            // of a session that has ended nothing counts
+            early.end();
             heard
         })?;
         self.is_here(places).map_err(Ended::Own)?;
         step("pager-has-all");
         say(&stream, &Frame::Taken)?;
-        info!(counts = ?places.counts(), "all of the guest's memory is here, or where it was");
+        let early = lock(view).early_pages;
+        info!(early, counts = ?places.counts(), "all of the guest's memory is here, or where it was");
         Ok(())
+    }
+
+    /// Whether all of its memory is to be here.
+    pub(crate) fn is_merged(&self) -> bool {
+        let mut its = self.guest.servers.iter().filter(|server| !server.is_over());
+        its.all(|server| server.leaves) && self.guest.main_bytes >= self.guest.memory_bytes
     }
 
     fn leave_memory_out(&self) -> io::Result<()> {
@@ -192,9 +209,10 @@ impl Coming<'_> {
         places: &mut Places<'_>,
         ages: &mut Ages<'_>,
         view: &Mutex<ArrivalView>,
+        early: &Early,
     ) -> Result<(), Ended> {
         let geometry = places.geometry();
-        let (mut words, mut subs) = (0, 0);
+        let (mut words, mut subs, mut marks, mut early_pages) = (0, 0, None, 0);
         loop {
             let frame = hear(from)?;
             if !frame.fits(geometry) {
@@ -203,26 +221,30 @@ impl Coming<'_> {
             match frame {
                 Frame::Copy(pages) => {
                     step("pager-copied");
-                    put(self.ram, &pages).map_err(Ended::Own)?;
+                    early.copied(&pages).map_err(Ended::Own)?;
                     lock(view).pages += pages.entries.len() as u64;
                 }
                 Frame::Drop(pages) => {
-                    for (page, _) in pages {
-                        punch(self.ram, page.0, 1).map_err(Ended::Own)?;
-                    }
+                    early.dropped(pages.into_iter().map(|(page, _)| page)).map_err(Ended::Own)?;
                 }
                 Frame::Ages(first, all) => ages.take(first, &all),
                 Frame::Ready => lock(view).is_ready = true,
                 // each once, in their order
                 Frame::Words(first, all) if first.0 == words => {
                     words += all.len() as u64;
-                    if !(first.0..)
-                        .map(PageNo)
-                        .zip(all)
-                        .all(|(page, word)| places.take_word(page, word))
-                    {
-                        return Err(Ended::Confused);
+                    let marks = marks.get_or_insert_with(|| early.end());
+                    for (page, word) in (first.0..).map(PageNo).zip(all) {
+                        if !places.take_word(page, word) {
+                            return Err(Ended::Confused);
+                        }
+                        if let Some(Place::Remote { version, .. }) = places.place(page) {
+                            if marks.has(page, version) {
+                                places.found(page);
+                                early_pages += 1;
+                            }
+                        }
                     }
+                    lock(view).early_pages = early_pages;
                 }
                 Frame::Subs(first, all) if first == subs => {
                     subs += all.len() as u64;
@@ -277,24 +299,6 @@ impl Coming<'_> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn punch(ram: &File, page: u64, count: u64) -> io::Result<()> {
-    if count == 0 {
-        return Ok(());
-    }
-    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(fallocate(ram, how, page * PAGE_BYTES, count * PAGE_BYTES)?)
-}
-
-fn put(ram: &File, pages: &Pages) -> io::Result<()> {
-    for (page, _, bytes) in pages.each() {
-        match bytes {
-            Some(bytes) => ram.write_all_at(bytes, page.0 * PAGE_BYTES)?,
-            None => punch(ram, page.0, 1)?,
-        }
-    }
-    Ok(())
 }
 
 /// Whether a process has ended, or ends within a while.

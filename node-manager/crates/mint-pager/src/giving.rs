@@ -24,6 +24,7 @@ use crate::pager::Budget;
 use crate::qemu::Qemu;
 use crate::shared::Shared;
 use crate::step::step;
+use crate::stream::rest_for;
 
 const LOOK: Duration = Duration::from_millis(100);
 /// For memory servers to answer.
@@ -347,7 +348,7 @@ impl<'a> Giving<'a> {
             for chunk in chunks {
                 if self.shared.lock().pager.is_away(chunk) {
                     let sent = self.send_ahead(chunk)?;
-                    self.rest_for(sent * PAGE_BYTES);
+                    rest_for(sent * PAGE_BYTES, self.bandwidth_bytes_s);
                 } else {
                     self.send(to, self.geometry().pages_of(chunk), false)?;
                 }
@@ -428,20 +429,12 @@ impl<'a> Giving<'a> {
                 say(to, &Frame::Copy(run))?;
                 step("pager-gives");
                 if !is_last {
-                    self.rest_for(bytes);
+                    rest_for(bytes, self.bandwidth_bytes_s);
                 }
             }
             at = end;
         }
         Ok(())
-    }
-
-    /// As long as so many bytes take.
-    fn rest_for(&self, bytes: u64) {
-        if let Some(rate) = self.bandwidth_bytes_s {
-            let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-            thread::sleep(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)));
-        }
     }
 
     /// Of a chunk, as runs. Under the pager's lock: what is here stays as long.

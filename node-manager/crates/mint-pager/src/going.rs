@@ -147,7 +147,7 @@ impl Goings {
             }
             let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
             let address = listener.local_addr()?;
-            let source = Source { address, secret };
+            let source = Source { address, secret, bandwidth_bytes_s };
             let asked = Leave { source, bandwidth_bytes_s, main_bytes };
             write(&shared.home.folder.join(GOING), &asked)?;
             self.begin(shared, listener, asked)?;

@@ -10,6 +10,7 @@
 //! servers hear from that from then on (4-1): [`Stage`].
 
 mod coming;
+mod early;
 mod entering;
 mod file;
 mod giving;

@@ -83,7 +83,9 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let (stage, source) = stage(&args.folder)?;
     if let Some(source) = source {
         let (guest, folder, ram) = (&guest, args.folder.as_path(), &ram);
-        let coming = Coming { guest, folder, source, ram, base, faults: &faults };
+        let servers: Vec<Server> = servers(guest).into_iter().map(|(server, _)| server).collect();
+        let servers = &servers[..];
+        let coming = Coming { guest, folder, source, servers, ram, base, faults: &faults };
         if !coming.take(&mut places, &mut ages, &qemu, bind("pager.sock")?)? {
             info!(guest = guest.name, "QEMU has ended before the guest was here");
             return Ok(());

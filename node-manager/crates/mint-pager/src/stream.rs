@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::Duration;
 
 use mint_types::{SOCKET_PATH, UPGRADE};
@@ -81,6 +82,14 @@ impl Write for &Stream {
     }
 }
 
+/// As long as so many bytes take.
+pub(crate) fn rest_for(bytes: u64, bandwidth_bytes_s: Option<u64>) {
+    if let Some(rate) = bandwidth_bytes_s {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+        thread::sleep(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)));
+    }
+}
+
 /// Has mintd carry what is said from here on (HTTP/1.1's Upgrade, RFC 9110, 7.8).
 fn through(stream: UnixStream, path: &str) -> io::Result<UnixStream> {
     stream.set_read_timeout(Some(SWITCH))?;
@@ -107,8 +116,6 @@ fn through(stream: UnixStream, path: &str) -> io::Result<UnixStream> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
 
     fn answered(answer: &'static str) -> (io::Result<UnixStream>, String) {

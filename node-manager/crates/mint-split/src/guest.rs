@@ -225,6 +225,9 @@ pub struct Source {
     pub address: SocketAddr,
     /// What that wants to hear.
     pub secret: [u8; 16],
+    /// At most so many bytes a second from each host that has some of it.
+    #[serde(default)]
+    pub bandwidth_bytes_s: Option<u64>,
 }
 
 /// How a guest leaves a host.
@@ -350,6 +353,9 @@ pub struct DepartureView {
 pub struct ArrivalView {
     /// Pages that came, some of them again.
     pub pages: u64,
+    /// Pages that came from memory servers while the last main host sent what it had.
+    #[serde(default)]
+    pub early_pages: u64,
     /// Little is left: its QEMU may begin.
     pub is_ready: bool,
     /// Why it will not come.

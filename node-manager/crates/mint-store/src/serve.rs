@@ -116,7 +116,7 @@ fn enter(stream: &TcpStream, from: &mut impl Read, guests: &Guests) -> Result<Se
 
 fn answer(from: &mut impl Read, session: &Session) -> Result<(), Ended> {
     let frame = hear(from)?;
-    if session.only_looks() && !matches!(frame, Frame::In(_)) {
+    if session.only_looks() && !matches!(frame, Frame::In(_) | Frame::List) {
         return Err(Ended::Refused(Reason::Confused));
     }
     let done = match frame {

@@ -39,7 +39,11 @@ fn arrival() -> Arrival {
         copies: 1,
         left: Vec::new(),
     };
-    let source = Source { address: "10.0.0.9:4000".parse().unwrap(), secret: [3; 16] };
+    let source = Source {
+        address: "10.0.0.9:4000".parse().unwrap(),
+        secret: [3; 16],
+        bandwidth_bytes_s: None,
+    };
     Arrival { guest, source }
 }
 

@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use mint_split::{
-    Ages, Greeting, PagerAnswer, PagerCall, Places, Policy, Server, Source, files, hear,
+    Ages, ArrivalView, Greeting, MemoryView, PagerAnswer, PagerCall, Places, Policy, Server,
+    Source, files, hear,
 };
 use mint_sys::{Faults, MemoryDevice, shared_words};
 use mint_types::PagingPolicy;
@@ -180,6 +181,13 @@ fn ages() -> Ages<'static> {
     Ages::open(geometry, Box::leak(bytes.into_boxed_slice())).unwrap()
 }
 
+/// What has come, to the host that it comes to.
+fn view(folder: &Path) -> ArrivalView {
+    let asked = UnixStream::connect(folder.join("pager.sock")).unwrap();
+    let view: MemoryView = serde_json::from_reader(asked).unwrap();
+    view.arrival.unwrap()
+}
+
 fn write(memory: &mut [u32], page: usize, value: u32) {
     memory[page * WORDS..(page + 1) * WORDS].fill(value);
 }
@@ -234,10 +242,21 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
     let to = Host::new(|_| {}, Watch::All);
     let shared = leaves(&from, main_pages.map_or(0, |_| PAGES));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let source = Source { address: listener.local_addr().unwrap(), secret: [9; 16] };
+    let source = Source {
+        address: listener.local_addr().unwrap(),
+        secret: [9; 16],
+        bandwidth_bytes_s: None,
+    };
     let (guest, folder) = (to.guest(2), to.folder.path());
-    let coming =
-        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let (mut there, mut used) = (places(), ages());
     // a process of its own looks at a page before it is the guest's
@@ -272,6 +291,10 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
                 // a few pages, and then all of them
                 let range = if value % 1000 < 900 { 40 } else { TOUCHED };
                 write(memory, (random >> 8) as usize % range, value);
+            }
+            // QEMU's stream begins when little is left
+            while !is_stopped && !view(folder).is_ready {
+                std::thread::sleep(Duration::from_millis(5));
             }
             *state.lock().unwrap() = ("finish-migrate", "pre-switchover");
         });
@@ -368,9 +391,16 @@ fn guest_that_went_and_runs_here_again_is_this_hosts() {
     let call = PagerCall::Go { ip, secret: [9; 16], bandwidth_bytes_s: None, main_bytes: None };
     let PagerAnswer::Goes(address) = ask(call) else { panic!("it does not go") };
     let (guest, folder) = (to.guest(2), to.folder.path());
-    let source = Source { address, secret: [9; 16] };
-    let coming =
-        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let source = Source { address, secret: [9; 16], bandwidth_bytes_s: None };
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let state = from.state.clone();
     std::thread::spawn(move || {
@@ -400,7 +430,11 @@ fn guest_that_went_and_runs_here_again_is_this_hosts() {
 /// Who plays the host that the guest leaves: it says this, to one after the other.
 fn says(sessions: Vec<Vec<Frame>>) -> (Source, std::thread::JoinHandle<Vec<Option<Frame>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let source = Source { address: listener.local_addr().unwrap(), secret: [9; 16] };
+    let source = Source {
+        address: listener.local_addr().unwrap(),
+        secret: [9; 16],
+        bandwidth_bytes_s: None,
+    };
     let talks = std::thread::spawn(move || {
         let talk = |frames: Vec<Frame>| {
             let (stream, _) = listener.accept().unwrap();
@@ -450,8 +484,15 @@ fn what_came_before_a_connection_broke_is_not_the_guests() {
     ]);
     let guest = to.guest(2);
     let folder = to.folder.path();
-    let coming =
-        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let mut places = places();
     assert!(coming.take(&mut places, &mut ages(), &to.process, status).unwrap());
@@ -473,18 +514,20 @@ fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
     let (source, _talks) = says(vec![refused(), refused(), vec![Frame::Welcome]]);
     let guest = to.guest(2);
     let folder = to.folder.path();
-    let coming =
-        Coming { guest: &guest, folder, source, ram: &to.ram, base: to.base, faults: &to.faults };
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     let (mut places, qemu, process) = (places(), to.qemu, &to.process);
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| coming.take(&mut places, &mut ages(), process, status));
-        let failed = || {
-            let asked = UnixStream::connect(folder.join("pager.sock")).unwrap();
-            let view: mint_split::MemoryView = serde_json::from_reader(asked).unwrap();
-            view.arrival.unwrap().failed
-        };
-        while failed().is_none() {
+        while view(folder).failed.is_none() {
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(qemu);
@@ -492,3 +535,6 @@ fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
     });
     assert!(!folder.join(files::HAS_ALL).exists());
 }
+
+#[path = "merging.rs"]
+mod merging;

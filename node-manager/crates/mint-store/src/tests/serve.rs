@@ -167,6 +167,8 @@ fn host_that_a_guest_comes_to_looks_first_and_then_has_it() {
         Frame::Kept(vec![(PageNo(8), Version(2))])
     );
     assert_eq!(looks.ask(&Frame::In(run(8, 1))), Frame::Data(pages(8, 2, &[3])));
+    assert_eq!(looks.ask(&Frame::List), Frame::Listed(vec![(PageNo(8), Version(2))]));
+    assert_eq!(hear(&mut &looks.0).unwrap(), Frame::Listed(Vec::new()));
     assert_eq!(server.guests.list()[0].0, lease(100));
     for changes in [Frame::Drop(vec![(PageNo(8), Version(2))]), Frame::Out(pages(9, 1, &[1]))] {
         let looks = Main::connect(&server);
