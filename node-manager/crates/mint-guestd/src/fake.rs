@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
 use mint_types::{CpuSet, PinChange};
@@ -28,6 +30,8 @@ pub(crate) struct Fake {
     pub unpinnable: Mutex<BTreeSet<String>>,
     /// It does not answer.
     pub is_silent: Mutex<bool>,
+    /// A migration does not end before it is cancelled: none has been yet, or one.
+    pub cancelled: Mutex<Option<bool>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,6 +177,12 @@ impl Hypervisor for Fake {
         progress(Progress { total_bytes, rest_bytes, disk_sent_bytes, ..Progress::default() });
         // the copies end
         progress(Progress { total_bytes, ..Progress::default() });
+        while let Some(is_cancelled) = *lock(&self.cancelled) {
+            if is_cancelled {
+                return Err(HypervisorError::Said("canceled by client".into()));
+            }
+            sleep(Duration::from_millis(5));
+        }
         lock(&self.ways).push(format!("{} tls={}", what.to_uri, what.tls));
         let other = lock(&self.others).get(&what.to_address).cloned();
         let other = other.ok_or_else(|| HypervisorError::Said("the wire is cut".into()))?;
@@ -183,7 +193,13 @@ impl Hypervisor for Fake {
 
     fn cancel(&self, reference: &str) -> Result<(), HypervisorError> {
         self.find(reference)?;
-        Err(HypervisorError::Said("no job is active".into()))
+        match &mut *lock(&self.cancelled) {
+            None => Err(HypervisorError::Said("no job is active".into())),
+            Some(is_cancelled) => {
+                *is_cancelled = true;
+                Ok(())
+            }
+        }
     }
 
     fn undefine(&self, reference: &str) -> Result<(), HypervisorError> {

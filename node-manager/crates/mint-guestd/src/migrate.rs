@@ -5,6 +5,7 @@
 //! libvirt's own switch-over is the point of no return: before it the guest runs on here,
 //! whoever dies, after it there.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use mint_split::SplitGuest;
 use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::app::{App, Moving, client_error, path_of};
@@ -38,6 +40,8 @@ use crate::wire::{Arrived, Expected};
 /// For the destination to say that the guest runs: its vCPUs may stall.
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
 const SEEN_POLL: Duration = Duration::from_millis(200);
+/// Between tries to end a migration.
+const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 /// Of a migration that is to be compressed and does not say how many.
 const STREAMS: u32 = 2;
 
@@ -285,10 +289,7 @@ impl Way {
         step("move-expected").await;
         let began = Instant::now();
         let (sender, mut news) = mpsc::unbounded_channel();
-        let what = self.what();
-        let moving = app.call(move |hypervisor| {
-            hypervisor.migrate(&what, &mut |progress| _ = sender.send(progress))
-        });
+        let moving = self.migrates(app, sender);
         let telling = async {
             let (mut disk_sent_bytes, mut last) = (0, String::new());
             while let Some(progress) = news.recv().await {
@@ -319,6 +320,42 @@ impl Way {
                 Ok(result)
             }
             Err(error) => Err(self.failed(app, error).await),
+        }
+    }
+
+    /// libvirt moves it. That is ended if the guest waits for memory meanwhile that it gets back
+    /// only when it does not move.
+    async fn migrates(
+        &self,
+        app: &Arc<App>,
+        news: mpsc::UnboundedSender<Progress>,
+    ) -> Result<(), ErrorBody> {
+        let what = self.what();
+        let mut moving = pin!(app.call(move |hypervisor| {
+            hypervisor.migrate(&what, &mut |progress| _ = news.send(progress))
+        }));
+        let (lost, has) = tokio::select! {
+            moved = &mut moving => return moved,
+            lost = moves::loses(app, &self.uuid), if self.is_split => lost,
+        };
+        warn!(vm = %self.plan.name, lost, has, "a node has ended that keeps memory of it: it stays");
+        loop {
+            let uuid = self.uuid.clone();
+            // it may not have begun, or be over
+            if let Err(error) = app.call(move |hypervisor| hypervisor.cancel(&uuid)).await {
+                info!(vm = %self.plan.name, %error, "its move is not ended");
+            }
+            tokio::select! {
+                moved = &mut moving => return moved.map_err(|mut error| {
+                    let text = format!(
+                        "{lost} has ended, which kept memory of it; it goes on with the copy that \
+                         {has} has, and can be moved then"
+                    );
+                    error.causes.insert(0, text);
+                    error
+                }),
+                () = sleep(CANCEL_AGAIN) => {}
+            }
         }
     }
 
@@ -445,7 +482,7 @@ impl Way {
                         |seen| ErrorBody::new(ErrorCode::Failed, text(seen)),
                     ));
                 }
-                _ => tokio::time::sleep(SEEN_POLL).await,
+                _ => sleep(SEEN_POLL).await,
             }
         }
     }

@@ -297,6 +297,24 @@ pub(crate) async fn tell(app: Arc<App>, uuid: String, lines: Lines) {
     }
 }
 
+/// Waits for the end of a node that keeps memory of a guest of which another node has a copy; gives
+/// both nodes' names. The copy takes its place once the guest does not move.
+pub(crate) async fn loses(app: &App, uuid: &str) -> (String, String) {
+    loop {
+        sleep(SOURCE_LOOK).await;
+        let (Some((_, guest)), Ok(nodes)) = (running(app, uuid), app.nodes().await) else {
+            continue;
+        };
+        let lost = guest.servers.into_iter().find_map(|server| {
+            let is_lost = !server.is_over() && has_ended(&nodes, server.start);
+            server.mirror.filter(|_| is_lost).map(|mirror| (server.node, mirror.node))
+        });
+        if let Some(lost) = lost {
+            return lost;
+        }
+    }
+}
+
 /// A guest stays: its pager gives nothing any more. One whose memory is not split has none.
 ///
 /// # Errors

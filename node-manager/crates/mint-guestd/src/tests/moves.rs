@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use mint_split::{
-    Arrival, ArrivalView, Lease, MemoryView, NodeStart, PagerAnswer, PagerCall, Source, SplitGuest,
-    files,
+    Arrival, ArrivalView, Lease, MemoryView, Mirror, NodeStart, PagerAnswer, PagerCall,
+    ServerMirror, Source, SplitGuest, files,
 };
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -234,6 +234,45 @@ fn pager_of_a_guest_that_stays_after_all_is_told_so() {
         let refused = machine.client().operate::<MigrateResult>(&path, &post_copy, |_| {}).await;
         let refused = body(refused.unwrap_err());
         assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
+    });
+}
+
+#[test]
+fn move_of_a_guest_ends_when_a_node_does_that_keeps_memory_of_which_another_has_a_copy() {
+    test(async |machine| {
+        let third = super::memory::third(&machine);
+        let root = put_files(&machine, "echo armed");
+        let domain = movable("node3");
+        tell(&machine, "begin", &domain).await.unwrap();
+        active(&machine, &domain);
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        let asked = goes(&folder);
+        let text = std::fs::read(folder.join(files::GUEST)).unwrap();
+        let mut guest: SplitGuest = serde_json::from_slice(&text).unwrap();
+        let at = Mirror { address: "10.0.0.4:7778".parse().unwrap(), secret: [4; 16] };
+        guest.servers[0].mirror = Some(ServerMirror { node: "node4".into(), at, start: None });
+        memory::write(&folder, &guest).unwrap();
+        *machine.fakes[0].cancelled.lock().unwrap() = Some(false);
+        let boots = machine.folder.path().join("boots3");
+        let (moved, ()) = tokio::join!(migrate(&machine, UUID, json!({ "to": "node2" })), async {
+            until(|| asked.lock().unwrap().len() == 1).await;
+            tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+            assert_eq!(*machine.fakes[0].cancelled.lock().unwrap(), Some(false), "all are there");
+            std::fs::write(boots, "0").unwrap();
+        });
+        let error = moved.unwrap_err();
+        assert!(error.message.contains("was not moved to node2; it stays on"), "{error}");
+        let why =
+            "node3 has ended, which kept memory of it; it goes on with the copy that node4 has";
+        assert!(error.causes.iter().any(|cause| cause.starts_with(why)), "{error:?}");
+        assert!(matches!(asked.lock().unwrap()[..], [PagerCall::Go { .. }, PagerCall::Stay]));
+        assert_eq!(
+            third.lock().unwrap().len(),
+            1,
+            "what it has is told when it is found to have ended"
+        );
+        // nothing keeps the copy from taking its place
+        assert!(machine.apps[0].begin(UUID).is_some());
     });
 }
 
