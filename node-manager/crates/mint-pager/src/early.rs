@@ -88,10 +88,10 @@ impl Early {
     /// When the memory cannot be written.
     pub fn copied(&self, pages: &Pages) -> io::Result<()> {
         let mut marks = self.lock();
-        for (page, _, bytes) in pages.each() {
-            put(&self.ram, page, bytes)?;
+        for (run, bytes) in pages.runs() {
+            put(&self.ram, run, bytes)?;
             if let Some(marks) = &mut *marks {
-                marks.set(page, SOURCE);
+                run.pages().for_each(|page| marks.set(page, SOURCE));
             }
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Early {
         let Some(marks) = &mut *marks else { return Ok(false) };
         for (page, version, bytes) in pages.each() {
             if marks.0.get(index(page)).is_some_and(|&mark| mark == NOBODY) {
-                put(&self.ram, page, bytes)?;
+                put(&self.ram, PageRun { first: page, count: 1 }, bytes)?;
                 marks.set(page, version.0 + SERVER);
             }
         }
@@ -238,10 +238,10 @@ impl Early {
     }
 }
 
-fn put(ram: &File, page: PageNo, bytes: Option<&[u8]>) -> io::Result<()> {
+fn put(ram: &File, run: PageRun, bytes: Option<&[u8]>) -> io::Result<()> {
     match bytes {
-        Some(bytes) => ram.write_all_at(bytes, page.0 * PAGE_BYTES),
-        None => punch(ram, page.0, 1),
+        Some(bytes) => ram.write_all_at(bytes, run.first.0 * PAGE_BYTES),
+        None => punch(ram, run.first.0, run.count.into()),
     }
 }
 

@@ -109,6 +109,10 @@ impl Memory for GuestMemory {
         self.ram.read_exact_at(bytes, page.0 * PAGE_BYTES)
     }
 
+    fn pages(&self, first: PageNo, bytes: &mut [[u8; PAGE]]) -> io::Result<()> {
+        self.ram.read_exact_at(bytes.as_flattened_mut(), first.0 * PAGE_BYTES)
+    }
+
     fn take_out(&mut self, pages: &[PageNo]) -> io::Result<Vec<PageNo>> {
         let mut gone = Vec::new();
         for run in runs(pages) {
@@ -125,6 +129,10 @@ impl Memory for GuestMemory {
 
     fn copy(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()> {
         self.copies.read_exact_at(bytes, page.0 * PAGE_BYTES)
+    }
+
+    fn copied(&self, first: PageNo, bytes: &mut [[u8; PAGE]]) -> io::Result<()> {
+        self.copies.read_exact_at(bytes.as_flattened_mut(), first.0 * PAGE_BYTES)
     }
 
     fn drop_copy(&mut self, page: PageNo) -> io::Result<()> {
@@ -150,6 +158,20 @@ impl Memory for GuestMemory {
             }
             filled => filled,
         }
+    }
+
+    fn fill_all(&mut self, first: PageNo, bytes: &[u8]) -> io::Result<()> {
+        step("pager-fill");
+        let begin = Instant::now();
+        let filled = self.faults.copy(self.address(first), bytes);
+        self.took.filling += begin.elapsed();
+        if filled.is_ok() {
+            step("pager-filled");
+            return Ok(());
+        }
+        // a page of them is no hole, or the kernel has stopped amid them: one by one it says which
+        let mut pages = (first.0..).map(PageNo).zip(bytes.chunks_exact(PAGE));
+        pages.try_for_each(|(page, bytes)| self.fill(page, Some(bytes)))
     }
 
     fn wake(&mut self, page: PageNo) -> io::Result<()> {

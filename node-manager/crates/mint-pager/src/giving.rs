@@ -441,23 +441,31 @@ impl<'a> Giving<'a> {
     fn read(&self, pages: std::ops::Range<u64>, is_last: bool) -> io::Result<Vec<Pages>> {
         let locked = self.shared.lock();
         let (places, memory) = (locked.pager.places(), locked.pager.memory());
-        let mut bytes = [0; PAGE];
+        let is_local = |page: u64| places.place(PageNo(page)) == Some(Place::Local);
+        let goes = |page: &u64| {
+            let is_here = match places.place(PageNo(*page)) {
+                Some(Place::Local) => true,
+                Some(Place::Leaving { .. }) => is_last,
+                _ => false,
+            };
+            is_here && self.sent[index(*page)] != Sent::Right
+        };
         let mut runs: Vec<Pages> = Vec::new();
-        for page in pages.filter(|&page| self.sent[index(page)] != Sent::Right).map(PageNo) {
-            match places.place(page) {
-                Some(Place::Local) => memory.page(page, &mut bytes)?,
-                Some(Place::Leaving { .. }) if is_last => memory.copy(page, &mut bytes)?,
-                _ => continue,
+        for range in ranges(pages.filter(goes).collect()) {
+            let mut bytes = vec![[0; PAGE]; index(range.end - range.start)];
+            if range.clone().all(is_local) {
+                memory.pages(PageNo(range.start), &mut bytes)?;
+            } else {
+                range.clone().zip(&mut bytes).try_for_each(|(page, bytes)| {
+                    match is_local(page) {
+                        true => memory.page(PageNo(page), bytes),
+                        false => memory.copy(PageNo(page), bytes),
+                    }
+                })?;
             }
-            let goes_on = |run: &&mut Pages| run.first.0 + run.entries.len() as u64 == page.0;
-            match runs.last_mut().filter(goes_on) {
-                Some(run) => run.push(Version(0), &bytes),
-                None => {
-                    let mut run = Pages::from(page);
-                    run.push(Version(0), &bytes);
-                    runs.push(run);
-                }
-            }
+            let mut run = Pages::from(PageNo(range.start));
+            bytes.iter().for_each(|bytes| run.push(Version(0), bytes));
+            runs.push(run);
         }
         Ok(runs)
     }

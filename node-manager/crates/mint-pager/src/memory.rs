@@ -32,6 +32,14 @@ pub trait Memory {
     /// When it cannot be read.
     fn page(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()>;
 
+    /// Pages that follow each other, as many as there are bytes for.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn pages(&self, first: PageNo, bytes: &mut [[u8; PAGE]]) -> io::Result<()> {
+        (first.0..).map(PageNo).zip(bytes).try_for_each(|(page, bytes)| self.page(page, bytes))
+    }
+
     /// Makes holes of these pages, and a copy of each, in one step for whoever writes to them.
     /// Gives those that went: one that a device writes to stays.
     ///
@@ -45,6 +53,14 @@ pub trait Memory {
     /// When it cannot be read.
     fn copy(&self, page: PageNo, bytes: &mut [u8; PAGE]) -> io::Result<()>;
 
+    /// Copies of pages that follow each other, as many as there are bytes for.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn copied(&self, first: PageNo, bytes: &mut [[u8; PAGE]]) -> io::Result<()> {
+        (first.0..).map(PageNo).zip(bytes).try_for_each(|(page, bytes)| self.copy(page, bytes))
+    }
+
     /// A copy is not needed any more.
     ///
     /// # Errors
@@ -56,6 +72,15 @@ pub trait Memory {
     /// # Errors
     /// When it stays a hole.
     fn fill(&mut self, page: PageNo, bytes: Option<&[u8]>) -> io::Result<()>;
+
+    /// Holes that follow each other get these bytes.
+    ///
+    /// # Errors
+    /// When one of them stays a hole; others may not.
+    fn fill_all(&mut self, first: PageNo, bytes: &[u8]) -> io::Result<()> {
+        let mut pages = (first.0..).map(PageNo).zip(bytes.chunks_exact(PAGE));
+        pages.try_for_each(|(page, bytes)| self.fill(page, Some(bytes)))
+    }
 
     /// Who waits for a page that is there goes on.
     ///

@@ -395,11 +395,27 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         orders: &mut Vec<Order>,
     ) -> Result<(), PagerError> {
         let mut here = Vec::new();
-        for (page, version, bytes) in pages.each() {
+        let each: Vec<_> = pages.each().collect();
+        let mut each = &each[..];
+        for (run, bytes) in pages.runs() {
+            let (its, others) = each.split_at(run.pages().count().min(each.len()));
+            each = others;
+            let wanted = |(page, version, _): &(PageNo, Version, _)| {
+                self.places.is_wanted(*page, from, *version)
+            };
+            match bytes {
+                Some(bytes) if its.iter().all(wanted) => self.memory.fill_all(run.first, bytes)?,
+                _ => {
+                    for (page, _, bytes) in its.iter().filter(|each| wanted(each)) {
+                        self.memory.fill(*page, *bytes)?;
+                    }
+                }
+            }
+        }
+        for (page, version, _) in pages.each() {
             if !self.places.is_wanted(page, from, version) {
                 continue;
             }
-            self.memory.fill(page, bytes)?;
             self.places.arrived(page);
             if !self.wanted.remove(&page) {
                 self.victims.came_unasked(page);
@@ -562,20 +578,17 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         orders: &mut Vec<Order>,
     ) -> Result<(), PagerError> {
         let geometry = self.places.geometry();
-        let mut bytes = [0; PAGE];
-        let mut run: Option<Pages> = None;
-        for &(page, version) in pages {
-            self.memory.copy(page, &mut bytes)?;
-            let goes_on = run.as_ref().is_some_and(|run| {
-                run.first.0 + run.entries.len() as u64 == page.0
-                    && geometry.chunk_of(run.first) == geometry.chunk_of(page)
-            });
-            if !goes_on {
-                orders.extend(run.take().map(|run| Order { to, frame: Frame::Out(run) }));
-            }
-            run.get_or_insert_with(|| Pages::from(page)).push(version, &bytes);
+        let follows = |(one, _): &(PageNo, Version), (other, _): &(PageNo, Version)| {
+            one.0 + 1 == other.0 && geometry.chunk_of(*one) == geometry.chunk_of(*other)
+        };
+        for run in pages.chunk_by(follows) {
+            let Some(&(first, _)) = run.first() else { continue };
+            let mut bytes = vec![[0; PAGE]; run.len()];
+            self.memory.copied(first, &mut bytes)?;
+            let mut out = Pages::from(first);
+            run.iter().zip(&bytes).for_each(|((_, version), bytes)| out.push(*version, bytes));
+            orders.push(Order { to, frame: Frame::Out(out) });
         }
-        orders.extend(run.map(|run| Order { to, frame: Frame::Out(run) }));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! A connection to a memory server: to that of another node, or through mintd to that of a linked
 //! machine's, under TLS.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -74,6 +74,13 @@ impl Write for &Stream {
         match self {
             Stream::Tcp(stream) => (&*stream).write(bytes),
             Stream::Mintd(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write_vectored(parts),
+            Stream::Mintd(stream) => (&*stream).write_vectored(parts),
         }
     }
 

@@ -20,6 +20,7 @@
 
 use crate::geometry::{CHUNK_MAX, Geometry, PAGE, PageNo, PageRun};
 use crate::guest::NodeStart;
+use crate::pages::{ENTRY_BYTES, Entry, Pages};
 use crate::places::{SubNo, Version};
 
 /// Bytes of a header.
@@ -30,7 +31,6 @@ pub const PAYLOAD_BYTES_MAX: usize = CHUNK_MAX * (ENTRY_BYTES + PAGE);
 
 const MAGIC: [u8; 2] = *b"MS";
 const PROTOCOL: u8 = 1;
-const ENTRY_BYTES: usize = 4;
 const CRC_AT: usize = 28;
 const HELLO_BYTES: usize = 16 + 16 + 8 + 8;
 /// Pages whose words a frame brings, at most.
@@ -39,29 +39,6 @@ const SUB_BYTES: usize = 2;
 /// Pages whose history a frame brings, at most.
 pub const AGES_MAX: usize = 256 << 10;
 const TAKES_AGES: u32 = 1;
-
-/// Of a page that a frame brings: its version, and whether it is all zeros.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// How often it was taken out.
-    pub version: Version,
-    /// It does not follow: all its bytes are zero.
-    pub is_zero: bool,
-}
-
-const ZERO_FLAG: u32 = 1 << 31;
-
-impl Entry {
-    fn to_bytes(self) -> [u8; ENTRY_BYTES] {
-        (self.version.0 | if self.is_zero { ZERO_FLAG } else { 0 }).to_le_bytes()
-    }
-
-    fn of(word: u32, least: Version) -> Option<Self> {
-        let version = Version(word & !ZERO_FLAG);
-        let is_zero = word & ZERO_FLAG != 0;
-        (least..=Version::MAX).contains(&version).then_some(Self { version, is_zero })
-    }
-}
 
 /// Why a memory server does not go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,17 +124,6 @@ pub enum Frame {
     Final,
     /// The host that the guest comes to: it has all of it.
     Taken,
-}
-
-/// Pages of a chunk with what is in them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pages {
-    /// The first.
-    pub first: PageNo,
-    /// Of each page, one after the other.
-    pub entries: Vec<Entry>,
-    /// Those that are not all zeros, one after the other.
-    pub bytes: Vec<u8>,
 }
 
 /// A header that was understood.
@@ -261,10 +227,28 @@ impl Header {
     /// # Errors
     /// When that is not what the header says, or was changed.
     pub fn frame(&self, payload: &[u8]) -> Result<Frame, FrameError> {
-        if payload.len() != self.payload_bytes {
+        let (head, rest) = payload.split_at(self.head_bytes().min(payload.len()));
+        self.frame_of(head, rest.to_vec())
+    }
+
+    /// Bytes of the payload before what pages have.
+    pub(crate) fn head_bytes(&self) -> usize {
+        let count = usize::try_from(self.number).unwrap_or(usize::MAX);
+        match self.kind {
+            Kind::Out | Kind::Data | Kind::Copy => {
+                count.saturating_mul(ENTRY_BYTES).min(self.payload_bytes)
+            }
+            _ => self.payload_bytes,
+        }
+    }
+
+    /// The frame, with its payload in two parts: so many bytes ([`Header::head_bytes`]), and the rest.
+    pub(crate) fn frame_of(&self, payload: &[u8], rest: Vec<u8>) -> Result<Frame, FrameError> {
+        if payload.len() + rest.len() != self.payload_bytes {
             return Err(FrameError::Payload);
         }
-        if crc32c::crc32c_append(crc32c::crc32c(&self.begin), payload) != self.crc {
+        let crc = crc32c::crc32c(&self.begin);
+        if [payload, &rest].into_iter().fold(crc, crc32c::crc32c_append) != self.crc {
             return Err(FrameError::Crc);
         }
         let run = PageRun { first: self.first, count: self.number };
@@ -274,9 +258,9 @@ impl Header {
             Kind::Look => self.greeting(payload).map(Frame::Look),
             Kind::Welcome => empty(Frame::Welcome),
             // a page that was never taken out is nowhere else
-            Kind::Out => self.pages(payload, Version(1)).map(Frame::Out),
-            Kind::Data => self.pages(payload, Version(1)).map(Frame::Data),
-            Kind::Copy => self.pages(payload, Version(0)).map(Frame::Copy),
+            Kind::Out => self.pages(payload, rest, Version(1)).map(Frame::Out),
+            Kind::Data => self.pages(payload, rest, Version(1)).map(Frame::Data),
+            Kind::Copy => self.pages(payload, rest, Version(0)).map(Frame::Copy),
             Kind::Words => self.words(payload).map(|all| Frame::Words(self.first, all)),
             Kind::Subs => self.subs(payload).map(|all| Frame::Subs(self.first.0, all)),
             Kind::Ages if usize::try_from(self.number) == Ok(payload.len()) => {
@@ -296,18 +280,18 @@ impl Header {
         }
     }
 
-    fn pages(&self, payload: &[u8], least: Version) -> Result<Pages, FrameError> {
+    fn pages(&self, head: &[u8], bytes: Vec<u8>, least: Version) -> Result<Pages, FrameError> {
         let count = usize::try_from(self.number).map_err(|_| FrameError::Payload)?;
-        let head =
-            count.checked_mul(ENTRY_BYTES).filter(|&head| count > 0 && head <= payload.len());
-        let (head, rest) = payload.split_at(head.ok_or(FrameError::Payload)?);
+        if count == 0 || count.checked_mul(ENTRY_BYTES) != Some(head.len()) {
+            return Err(FrameError::Payload);
+        }
         let entries: Option<Vec<Entry>> = words(head).map(|word| Entry::of(word, least)).collect();
         let entries = entries.ok_or(FrameError::Payload)?;
         let full = entries.iter().filter(|entry| !entry.is_zero).count();
-        if rest.len() != full * PAGE {
+        if bytes.len() != full * PAGE {
             return Err(FrameError::Payload);
         }
-        Ok(Pages { first: self.first, entries, bytes: rest.to_vec() })
+        Ok(Pages { first: self.first, entries, bytes })
     }
 
     fn words(&self, payload: &[u8]) -> Result<Vec<u32>, FrameError> {
@@ -372,10 +356,17 @@ impl Frame {
     /// with pages further apart than 32 bits tell, is not made: none is then.
     #[must_use]
     pub fn bytes(&self) -> Option<Vec<u8>> {
+        let (mut bytes, rest) = self.parts()?;
+        bytes.extend(rest);
+        Some(bytes)
+    }
+
+    /// The same in two parts: the second one is what pages have.
+    pub(crate) fn parts(&self) -> Option<(Vec<u8>, &[u8])> {
         let (kind, first, number, payload) = match self {
             Self::Hello(greeting) => greeting.parts(Kind::Hello),
             Self::Look(greeting) => greeting.parts(Kind::Look),
-            Self::Copy(pages) => pages.parts(Kind::Copy)?,
+            Self::Copy(pages) => of_pages(Kind::Copy, pages)?,
             Self::Words(first, words) => {
                 let payload = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 (Kind::Words, *first, count(words, WORDS_MAX)?, payload)
@@ -390,8 +381,8 @@ impl Frame {
             Self::Taken => (Kind::Taken, PageNo(0), 0, Vec::new()),
             Self::Welcome => (Kind::Welcome, PageNo(0), 0, Vec::new()),
             Self::List => (Kind::List, PageNo(0), 0, Vec::new()),
-            Self::Out(pages) => pages.parts(Kind::Out)?,
-            Self::Data(pages) => pages.parts(Kind::Data)?,
+            Self::Out(pages) => of_pages(Kind::Out, pages)?,
+            Self::Data(pages) => of_pages(Kind::Data, pages)?,
             Self::Kept(pages) => versions(Kind::Kept, pages)?,
             Self::Drop(pages) => versions(Kind::Drop, pages)?,
             Self::Listed(pages) => versions(Kind::Listed, pages)?,
@@ -399,20 +390,26 @@ impl Frame {
             Self::Missing(run) => (Kind::Missing, run.first, run.count, Vec::new()),
             Self::Refused(reason) => (Kind::Refused, PageNo(0), *reason as u32, Vec::new()),
         };
-        if payload.len() > PAYLOAD_BYTES_MAX {
+        let rest = match self {
+            Self::Copy(pages) | Self::Out(pages) | Self::Data(pages) => &pages.bytes[..],
+            _ => &[],
+        };
+        let payload_bytes = payload.len() + rest.len();
+        if payload_bytes > PAYLOAD_BYTES_MAX {
             return None;
         }
         let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
         bytes.extend(MAGIC);
         bytes.extend([PROTOCOL, kind as u8]);
-        bytes.extend(u32::try_from(payload.len()).ok()?.to_le_bytes());
+        bytes.extend(u32::try_from(payload_bytes).ok()?.to_le_bytes());
         bytes.extend(first.0.to_le_bytes());
         bytes.extend(number.to_le_bytes());
         bytes.resize(CRC_AT, 0);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), &payload);
+        let crc =
+            [&payload[..], rest].into_iter().fold(crc32c::crc32c(&bytes), crc32c::crc32c_append);
         bytes.extend(crc.to_le_bytes());
         bytes.extend(payload);
-        Some(bytes)
+        Some((bytes, rest))
     }
 
     /// Whether all pages that it names are of a guest with this memory, those that it brings
@@ -466,6 +463,12 @@ impl Greeting {
     }
 }
 
+fn of_pages(kind: Kind, pages: &Pages) -> Option<Parts> {
+    let payload = pages.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
+    let count = u32::try_from(pages.entries.len()).ok()?;
+    (count > 0).then_some((kind, pages.first, count, payload))
+}
+
 fn versions(kind: Kind, pages: &[(PageNo, Version)]) -> Option<Parts> {
     let first = pages.iter().map(|&(page, _)| page).min().unwrap_or(PageNo(0));
     let mut payload = Vec::with_capacity(pages.len() * 2 * ENTRY_BYTES);
@@ -474,41 +477,6 @@ fn versions(kind: Kind, pages: &[(PageNo, Version)]) -> Option<Parts> {
         payload.extend(version.0.to_le_bytes());
     }
     Some((kind, first, u32::try_from(pages.len()).ok()?, payload))
-}
-
-impl Pages {
-    /// None yet.
-    #[must_use]
-    pub fn from(first: PageNo) -> Self {
-        Self { first, entries: Vec::new(), bytes: Vec::new() }
-    }
-
-    /// The next page.
-    pub fn push(&mut self, version: Version, bytes: &[u8; PAGE]) {
-        let is_zero = bytes.iter().all(|&byte| byte == 0);
-        self.entries.push(Entry { version, is_zero });
-        if !is_zero {
-            self.bytes.extend(bytes);
-        }
-    }
-
-    /// Each page with what is in it; none: zeros.
-    pub fn each(&self) -> impl Iterator<Item = (PageNo, Version, Option<&[u8]>)> {
-        let mut full = self.bytes.chunks_exact(PAGE);
-        let pages = (self.first.0..).map(PageNo).zip(&self.entries);
-        pages.map(move |(page, entry)| {
-            let bytes = if entry.is_zero { None } else { full.next() };
-            (page, entry.version, bytes)
-        })
-    }
-
-    fn parts(&self, kind: Kind) -> Option<Parts> {
-        let mut payload = Vec::with_capacity(self.entries.len() * ENTRY_BYTES + self.bytes.len());
-        payload.extend(self.entries.iter().flat_map(|entry| entry.to_bytes()));
-        payload.extend(&self.bytes);
-        let count = u32::try_from(self.entries.len()).ok()?;
-        (count > 0).then_some((kind, self.first, count, payload))
-    }
 }
 
 #[cfg(test)]

@@ -13,14 +13,15 @@ mod frame;
 mod geometry;
 mod guest;
 mod map;
+mod pages;
 mod places;
 mod victims;
 mod wire;
 
 pub use ages::{Ages, AgesError};
 pub use frame::{
-    AGES_MAX, Entry, Frame, FrameError, Greeting, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Pages,
-    Reason, WORDS_MAX,
+    AGES_MAX, Frame, FrameError, Greeting, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, Reason,
+    WORDS_MAX,
 };
 pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
@@ -31,6 +32,7 @@ pub use guest::{
     ServerView, Source, SplitGuest, Uuid, limit_bytes, whole_bytes,
 };
 pub use map::{CELLS_MAX, MapCell, MemoryMap, cell_chunks};
+pub use pages::{Entry, Pages};
 pub use places::{Answer, Counts, Place, Places, PlacesError, SubNo, Version};
 pub use victims::{Fifo, Policy, Victims};
 pub use wire::{HearError, hear, say};

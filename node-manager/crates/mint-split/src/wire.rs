@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Frames, one after the other, on whatever carries bytes.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 
 use crate::frame::{Frame, FrameError, HEADER_BYTES, Header};
 
@@ -24,9 +24,12 @@ pub fn hear(from: &mut impl Read) -> Result<Frame, HearError> {
     let mut head = [0; HEADER_BYTES];
     from.read_exact(&mut head)?;
     let header = Header::read(&head)?;
-    let mut payload = vec![0; header.payload_bytes];
+    // what pages have is not copied again
+    let mut payload = vec![0; header.head_bytes()];
     from.read_exact(&mut payload)?;
-    Ok(header.frame(&payload)?)
+    let mut rest = vec![0; header.payload_bytes - payload.len()];
+    from.read_exact(&mut rest)?;
+    Ok(header.frame_of(&payload, rest)?)
 }
 
 /// Says a frame, whole.
@@ -34,6 +37,18 @@ pub fn hear(from: &mut impl Read) -> Result<Frame, HearError> {
 /// # Errors
 /// When it is none that can be said ([`Frame::bytes`]), or cannot be sent.
 pub fn say(mut to: impl Write, frame: &Frame) -> io::Result<()> {
-    let bytes = frame.bytes().ok_or_else(|| io::Error::other("what is to be said is no frame"))?;
-    to.write_all(&bytes)
+    let parts = frame.parts();
+    let (head, rest) = parts.ok_or_else(|| io::Error::other("what is to be said is no frame"))?;
+    let mut parts = [IoSlice::new(&head), IoSlice::new(rest)];
+    let mut parts = &mut parts[..];
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match to.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut parts, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

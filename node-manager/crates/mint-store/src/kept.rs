@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use mint_split::{Geometry, PAGE, PAGE_BYTES, PageNo, PageRun, Pages, Version};
+use mint_split::{Entry, Geometry, PAGE, PAGE_BYTES, PageNo, PageRun, Pages, Version};
 use rustix::fs::{FallocateFlags, fallocate};
 
 const WORD: usize = 4;
@@ -140,16 +140,32 @@ impl Kept {
         if full > self.limit_pages {
             return Err(KeepError::Full { limit_pages: self.limit_pages });
         }
-        for ((page, version, bytes), (word, new)) in pages.each().zip(words.iter_mut().zip(news)) {
-            if !new {
-                continue;
-            }
+        let mut at = 0;
+        for (run, bytes) in pages.runs() {
+            let its = at..at + run.pages().count();
+            at = its.end;
             match bytes {
-                Some(bytes) => self.pages.write_all_at(bytes, page.0 * PAGE_BYTES)?,
-                None if word.is_full() => self.punch(page)?,
-                None => {}
+                Some(bytes) if news[its.clone()].iter().all(|new| *new) => {
+                    self.pages.write_all_at(bytes, run.first.0 * PAGE_BYTES)?;
+                }
+                Some(bytes) => {
+                    let each = run.pages().zip(bytes.chunks_exact(PAGE)).zip(&news[its]);
+                    for ((page, bytes), _) in each.filter(|(_, new)| **new) {
+                        self.pages.write_all_at(bytes, page.0 * PAGE_BYTES)?;
+                    }
+                }
+                None => {
+                    let each = run.pages().zip(&words[its.clone()]).zip(&news[its]);
+                    for ((page, _), _) in each.filter(|((_, word), new)| **new && word.is_full()) {
+                        self.punch(page, 1)?;
+                    }
+                }
             }
-            *word = Word::new(version, bytes.is_none());
+        }
+        for ((entry, word), _) in
+            pages.entries.iter().zip(&mut words).zip(&news).filter(|(_, new)| **new)
+        {
+            *word = Word::new(entry.version, entry.is_zero);
         }
         self.set_words(pages.first, &words)?;
         self.full_pages = full;
@@ -163,7 +179,6 @@ impl Kept {
     /// When the files cannot be read.
     pub fn give(&self, run: PageRun) -> io::Result<Vec<Result<Pages, PageRun>>> {
         let mut parts: Vec<Result<Pages, PageRun>> = Vec::new();
-        let mut bytes = [0; PAGE];
         let words = self.words(run.first, usize::try_from(run.count).unwrap_or(usize::MAX))?;
         for (page, word) in run.pages().zip(words) {
             let Some(version) = word.version() else {
@@ -173,33 +188,55 @@ impl Kept {
                 }
                 continue;
             };
-            bytes.fill(0);
-            if word.is_full() {
-                self.pages.read_exact_at(&mut bytes, page.0 * PAGE_BYTES)?;
-            }
             if !matches!(parts.last(), Some(Ok(_))) {
                 parts.push(Ok(Pages::from(page)));
             }
             if let Some(Ok(pages)) = parts.last_mut() {
-                pages.push(version, &bytes);
+                pages.entries.push(Entry { version, is_zero: !word.is_full() });
+            }
+        }
+        for pages in parts.iter_mut().flatten() {
+            let full = pages.entries.iter().filter(|entry| !entry.is_zero).count();
+            pages.bytes = vec![0; full * PAGE];
+            let full = |(run, bytes): (PageRun, Option<&[u8]>)| bytes.map(|_| run);
+            let runs: Vec<PageRun> = pages.runs().filter_map(full).collect();
+            let mut at = 0;
+            for run in runs {
+                let end = at + run.pages().count() * PAGE;
+                self.pages.read_exact_at(&mut pages.bytes[at..end], run.first.0 * PAGE_BYTES)?;
+                at = end;
             }
         }
         Ok(parts)
     }
 
-    /// A page is not wanted any more, unless it is here in a later version than this.
+    /// Pages are not wanted any more, unless they are here in a later version than this.
     ///
     /// # Errors
     /// When the files cannot be written.
-    pub fn drop_page(&mut self, page: PageNo, version: Version) -> io::Result<()> {
-        let Some(&word) = self.words(page, 1)?.first() else { return Ok(()) };
-        if word.version().is_none_or(|has| has > version) {
-            return Ok(());
-        }
-        self.set_words(page, &[Word(0)])?;
-        if word.is_full() {
-            self.punch(page)?;
-            self.full_pages -= 1;
+    pub fn drop_pages(&mut self, pages: &[(PageNo, Version)]) -> io::Result<()> {
+        let follows = |(one, _): &(PageNo, Version), (other, _): &(PageNo, Version)| {
+            one.0.checked_add(1) == Some(other.0)
+        };
+        for run in pages.chunk_by(follows).flat_map(|run| run.chunks(LOOKED_AT)) {
+            let Some(&(first, _)) = run.first() else { continue };
+            let mut words = self.words(first, run.len())?;
+            let before = words.clone();
+            for (word, (_, version)) in words.iter_mut().zip(run) {
+                if word.version().is_some_and(|has| has <= *version) {
+                    *word = Word(0);
+                }
+            }
+            if words == before {
+                continue;
+            }
+            self.set_words(first, &words)?;
+            let gone = |at: &usize| before[*at].is_full() && !words[*at].is_full();
+            let gone: Vec<usize> = (0..words.len()).filter(gone).collect();
+            for some in gone.chunk_by(|one, other| one + 1 == *other) {
+                self.punch(PageNo(first.0 + some[0] as u64), some.len() as u64)?;
+                self.full_pages -= some.len() as u64;
+            }
         }
         Ok(())
     }
@@ -214,9 +251,9 @@ impl Kept {
         Ok(all)
     }
 
-    fn punch(&self, page: PageNo) -> io::Result<()> {
+    fn punch(&self, page: PageNo, count: u64) -> io::Result<()> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.pages, how, page.0 * PAGE_BYTES, PAGE_BYTES)?)
+        Ok(fallocate(&self.pages, how, page.0 * PAGE_BYTES, count * PAGE_BYTES)?)
     }
 
     fn words(&self, first: PageNo, count: usize) -> io::Result<Vec<Word>> {

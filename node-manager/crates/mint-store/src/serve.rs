@@ -181,9 +181,7 @@ pub fn answers(kept: &mut Kept, frame: Frame) -> Result<Vec<Frame>, Ended> {
             parts.map(|part| part.map_or_else(Frame::Missing, Frame::Data)).collect()
         }
         Frame::Drop(pages) => {
-            for (page, version) in pages {
-                kept.drop_page(page, version)?;
-            }
+            kept.drop_pages(&pages)?;
             Vec::new()
         }
         Frame::List => {

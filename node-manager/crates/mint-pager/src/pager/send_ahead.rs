@@ -127,29 +127,28 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
         if !self.is_away(chunk) || !self.sub(to).is_some_and(|sub| sub.is_connected) {
             return Ok(Vec::new());
         }
-        let mut runs: Vec<Pages> = Vec::new();
-        let mut bytes = [0; PAGE];
+        let mut pages = Vec::new();
         for page in self.places.geometry().pages_of(chunk).map(PageNo) {
             if self.there(page) != There::No {
                 continue;
             }
             // written down before it is said: no other copy has this version
             let Some(version) = self.places.ahead(page) else { continue };
-            self.memory.page(page, &mut bytes)?;
             if let Some(ahead) = &mut self.ahead {
                 ahead.set(page, There::Said);
             }
-            let goes_on = |run: &&mut Pages| run.first.0 + run.entries.len() as u64 == page.0;
-            match runs.last_mut().filter(goes_on) {
-                Some(run) => run.push(version, &bytes),
-                None => {
-                    let mut run = Pages::from(page);
-                    run.push(version, &bytes);
-                    runs.push(run);
-                }
-            }
+            pages.push((page, version));
         }
-        Ok(runs.into_iter().map(|run| Order { to, frame: Frame::Out(run) }).collect())
+        let mut orders = Vec::new();
+        for run in pages.chunk_by(|(one, _), (other, _)| one.0 + 1 == other.0) {
+            let Some(&(first, _)) = run.first() else { continue };
+            let mut bytes = vec![[0; PAGE]; run.len()];
+            self.memory.pages(first, &mut bytes)?;
+            let mut out = Pages::from(first);
+            run.iter().zip(&bytes).for_each(|((_, version), bytes)| out.push(*version, bytes));
+            orders.push(Order { to, frame: Frame::Out(out) });
+        }
+        Ok(orders)
     }
 
     /// A page was written to, or has left: what memory servers have is not it any more.

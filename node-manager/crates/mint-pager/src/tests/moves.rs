@@ -306,7 +306,7 @@ fn what_a_memory_server_has_not_any_more_or_never_got_goes_ahead_again() {
     with_ahead(|world, pager| {
         let at = usize::from(pager.places().sub_there(ChunkNo(8)).0);
         let version = pager.places().version(PageNo(32)).unwrap();
-        world.servers[at].kept.drop_page(PageNo(32), version).unwrap();
+        world.servers[at].kept.drop_pages(&[(PageNo(32), version)]).unwrap();
         world.happens(pager, &Event::Connect(at)).unwrap();
         world.settle(pager).unwrap();
         assert_eq!((pager.late_ahead(0..PAGES), pager.said_ahead()), (1, 0));

@@ -509,7 +509,7 @@ fn pages_that_a_memory_server_has_lost_are_named() {
     with_all(|world, pager| {
         let lost = world.servers[1].kept.list().unwrap();
         for &(page, version) in &lost {
-            world.servers[1].kept.drop_page(page, version).unwrap();
+            world.servers[1].kept.drop_pages(&[(page, version)]).unwrap();
         }
         let lost: Vec<PageNo> = lost.into_iter().map(|(page, _)| page).collect();
         // asked for

@@ -73,10 +73,8 @@ fn page_is_dropped_unless_it_is_here_in_a_later_version() {
     let folder = tempfile::tempdir().unwrap();
     let mut kept = open(folder.path(), 16);
     kept.keep(&pages(0, 2, &[1, 2, 0])).unwrap();
-    kept.drop_page(PageNo(0), Version(1)).unwrap();
-    kept.drop_page(PageNo(1), Version(2)).unwrap();
-    kept.drop_page(PageNo(2), Version(9)).unwrap();
-    kept.drop_page(PageNo(3), Version(9)).unwrap();
+    let drops = [(0, 1), (1, 2), (2, 9), (3, 9)];
+    kept.drop_pages(&drops.map(|(page, version)| (PageNo(page), Version(version)))).unwrap();
     assert_eq!(given(&kept, 0, 4), [Some((2, 1)), None, None, None]);
     assert_eq!(kept.bytes(), PAGE_BYTES);
     // and its memory is free
