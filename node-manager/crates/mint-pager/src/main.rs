@@ -142,7 +142,8 @@ fn servers(guest: &SplitGuest) -> Servers {
         let greeting = Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: false };
         let sub = Sub { limit_pages: server.limit_bytes / PAGE_BYTES, leaves: server.leaves };
         let (address, way) = (server.address, server.way());
-        (Server { address, way, greeting, is_over: server.is_over() }, sub)
+        let (is_over, has_mirror) = (server.is_over(), server.mirror.is_some());
+        (Server { address, way, greeting, is_over, has_mirror }, sub)
     });
     each.collect()
 }

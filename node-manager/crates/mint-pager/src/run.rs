@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mint_split::{Frame, HearError, PAGE_BYTES, PageNo, SubNo, hear, say};
+use mint_split::{Frame, HearError, PAGE_BYTES, PageNo, Reason, SubNo, hear, say};
 use mint_sys::MemoryEvent;
 use mint_types::PagingPolicy;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -115,7 +115,7 @@ pub fn run(
 }
 
 /// Begins to talk to those that are new: behind those there were.
-fn talk_to(shared: &Arc<Shared>, servers: Servers) -> io::Result<()> {
+pub(crate) fn talk_to(shared: &Arc<Shared>, servers: Servers) -> io::Result<()> {
     let known = shared.lock().ways.len();
     for (number, (server, _)) in (0..).map(SubNo).zip(servers).skip(known) {
         let is_over = server.is_over;
@@ -282,7 +282,13 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
     say(&stream, &if looks { Frame::Look(greeting) } else { Frame::Hello(greeting) })?;
     match hear(&mut from)? {
         Frame::Welcome => {}
-        other => return Err(Ended::Said(other)),
+        other => {
+            // it has started anew, or its lease is over: nobody else has what it kept
+            if other == Frame::Refused(Reason::Stranger) && !server.has_mirror {
+                shared.is_lost(sub);
+            }
+            return Err(Ended::Said(other));
+        }
     }
     let own = stream.try_clone()?;
     let (sender, receiver) = channel();
@@ -296,6 +302,8 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
                 return Err(io::Error::from(io::ErrorKind::Interrupted).into());
             }
             (way.writer, way.stream) = (Some(sender), Some(own));
+            // its list says what it lacks
+            way.lost_pages = 0;
             way.is_entered = !looks;
         }
         let orders = if looks { pager.looks(sub)? } else { pager.connected(sub) };

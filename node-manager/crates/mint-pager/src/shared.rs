@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use mint_split::{
     ChunkNo, DepartureView, Frame, Greeting, LooksView, MapCell, MemoryMap, MemoryView, PageNo,
-    Policy, SplitGuest, cell_chunks,
+    Place, Policy, SplitGuest, SubNo, cell_chunks,
 };
 use mint_sys::Faults;
+use tracing::error;
 
 use crate::file::GuestMemory;
 use crate::pager::{Order, Pager, PagerError};
@@ -95,6 +96,8 @@ pub struct Server {
     pub greeting: Greeting,
     /// It keeps nothing any more: nobody talks to it.
     pub is_over: bool,
+    /// Another one has the same, and takes its place if need be.
+    pub has_mirror: bool,
 }
 
 /// What threads share, one at a time.
@@ -146,6 +149,22 @@ impl Shared {
         let mut locked = self.lock();
         if std::mem::take(&mut locked.looks) {
             locked.ways.iter_mut().for_each(Way::renew);
+        }
+    }
+
+    /// A memory server knows nothing of the guest any more: what it kept is lost.
+    pub fn is_lost(&self, sub: SubNo) {
+        let mut locked = self.lock();
+        let places = locked.pager.places();
+        let is_there = |page: &u64| {
+            let place = places.place(PageNo(*page));
+            matches!(place, Some(Place::Remote { at: its, .. } | Place::Coming { from: its, .. }) if its == sub)
+        };
+        let pages = (0..places.geometry().pages()).filter(is_there).count() as u64;
+        let Some(way) = locked.ways.get_mut(usize::from(sub.0)) else { return };
+        if way.lost_pages != pages {
+            error!(server = %way.server.address, pages, "knows nothing of the guest: they are lost");
+            way.lost_pages = pages;
         }
     }
 

@@ -270,7 +270,8 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
         let SplitGuest { uuid, memory_bytes, main, .. } = from.guest(1);
         let greeting =
             Greeting { uuid, secret: [4; 16], epoch: 1, memory_bytes, main, takes_ages: false };
-        let server = crate::Server { address, way: None, greeting, is_over: false };
+        let server =
+            crate::Server { address, way: None, greeting, is_over: false, has_mirror: false };
         locked.ways.push(Way { writer: Some(sender), ..Way::new(server) });
         let orders = locked.pager.connected(SubNo(0));
         say_all(&locked.ways, false, orders);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A guest comes to have all of its memory at one host: the one that it leaves is played, its memory
-//! server is real.
+//! A guest's memory server is real: a guest comes to have all of its memory at one host, and the one that
+//! it leaves is played; or its memory server does not know it any more.
 
 use std::thread::sleep;
 
@@ -63,7 +63,13 @@ impl Keeps {
 
     fn server(&self) -> crate::Server {
         let greeting = greeting(2);
-        crate::Server { address: self.address, way: None, greeting, is_over: false }
+        crate::Server {
+            address: self.address,
+            way: None,
+            greeting,
+            is_over: false,
+            has_mirror: false,
+        }
     }
 }
 
@@ -208,4 +214,28 @@ fn what_the_last_main_host_sends_is_the_page_whatever_comes_late() {
     // the guest may run
     assert!(!early.kept(&pages(10, &[2])).unwrap());
     assert_eq!(byte(10), 0);
+}
+
+#[test]
+fn what_a_memory_server_kept_that_does_not_know_the_guest_is_lost_unless_another_one_has_it() {
+    let keeps = Keeps::new(&[]);
+    let from = Host::new(|_| {}, Watch::Holes);
+    for (secret, has_mirror, lost_pages) in
+        [(SECRET, false, 2), ([8; 16], false, 2), ([8; 16], true, 0)]
+    {
+        let shared = Arc::new(leaves(&from, PAGES));
+        let known = keeps.server();
+        let server =
+            crate::Server { greeting: Greeting { secret, ..known.greeting }, has_mirror, ..known };
+        let sub = crate::Sub { limit_pages: PAGES, leaves: false };
+        crate::run::talk_to(&shared, vec![(server, sub)]).unwrap();
+        let begin = std::time::Instant::now();
+        while shared.view().lost_pages != lost_pages || begin.elapsed() < Duration::from_secs(1) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", shared.view());
+            sleep(Duration::from_millis(10));
+        }
+        // the one that knows it has none of its pages, and says so
+        assert_eq!(shared.view().servers[0].is_connected, secret == SECRET);
+        shared.lock().ways[0].server.is_over = true;
+    }
 }
