@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables page-in bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -138,5 +138,9 @@ report-draw: | setup ## the same, drawn again from what was measured (AT=root@se
 
 report-tables: | setup ## fill the documents' made tables (TAKE=1: with what make report has measured)
 	@$(RIG) -m report.tables $(if $(TAKE),$(BUILD)/report/summary.json)
+
+page-in: | setup ## how fast pages come back from a memory server, on this host itself (docs/benchmarks.md)
+	@cd node-manager && CARGO_TARGET_DIR=$(BUILD)/cargo cargo build --locked --release --quiet --package mint-pager --example page-in
+	@$(PYTHON) bench/page_in.py $(BUILD)/cargo/release/examples/page-in
 
 bench: report ## another name of report
