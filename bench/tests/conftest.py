@@ -400,6 +400,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--node0-rounds", type=int, default=2, help="ends of node 0 alone, in turns by a restart and by a panic (default 2)")
     parser.addoption("--stress-rounds", type=int, default=1, help="kills amid moves that hit (default 1)")
     parser.addoption("--split-kills", type=int, default=1, help="kills at steps of a split guest's moves (default 1; only in `make soak`)")
+    parser.addoption("--split-moves", type=int, default=4, help="splits, merges and moves of a guest in random order (default 4; only in `make soak`)")
     parser.addoption("--guest-kills", type=int, default=2, help="kills at steps of a guest's moves (default 2)")
     parser.addoption("--circle-moves", type=int, default=2, help="moves of guests between nodes and machines (default 2)")
     parser.addoption("--rolling-rounds", type=int, default=1, help="restarts of each node under its guests (default 1)")
