@@ -36,8 +36,8 @@ use crate::step::step;
 
 /// Users that QEMU runs as.
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
-/// Between looks at a guest that comes.
-const LOOK: Duration = Duration::from_millis(200);
+/// Between looks at a guest that comes: its QEMU waits.
+const LOOK: Duration = Duration::from_millis(50);
 /// Between lines of how far one is that goes.
 const TELL: Duration = Duration::from_secs(1);
 /// Between looks at the node that it comes from.

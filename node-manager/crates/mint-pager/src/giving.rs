@@ -27,6 +27,8 @@ use crate::step::step;
 use crate::stream::rest_for;
 
 const LOOK: Duration = Duration::from_millis(100);
+/// Between questions whether the guest stands still, once it may: it waits for the answer then.
+const LAST_LOOK: Duration = Duration::from_millis(20);
 /// For memory servers to answer.
 const SERVERS: Duration = Duration::from_millis(10);
 /// So little is left that the guest may stand still for it: a part of what it has here, and
@@ -245,7 +247,7 @@ impl<'a> Giving<'a> {
                 is_ready = true;
             }
             if is_ready || (rest == 0 && late > 0) {
-                thread::sleep(if is_ready { LOOK } else { SERVERS });
+                thread::sleep(if is_ready { LAST_LOOK } else { SERVERS });
             }
         }
         self.finish(to)?;
