@@ -186,10 +186,12 @@ impl Coming<'_> {
         Ok(())
     }
 
-    /// Whether all of its memory is to be here.
+    /// Whether all of its memory is to be here, and some of it is at memory servers.
     pub(crate) fn is_merged(&self) -> bool {
-        let mut its = self.guest.servers.iter().filter(|server| !server.is_over());
-        its.all(|server| server.leaves) && self.guest.main_bytes >= self.guest.memory_bytes
+        let its = self.guest.servers.iter().filter(|server| !server.is_over());
+        let leaves: Vec<bool> = its.map(|server| server.leaves).collect();
+        let is_whole = self.guest.main_bytes >= self.guest.memory_bytes;
+        is_whole && !leaves.is_empty() && leaves.into_iter().all(|leaves| leaves)
     }
 
     fn leave_memory_out(&self) -> io::Result<()> {

@@ -79,7 +79,7 @@ impl Host {
                 node: "sub".into(),
                 address: "127.0.0.1:1".parse().unwrap(),
                 secret: [4; 16],
-                limit_bytes: 0,
+                limit_bytes: PAGES * PAGE_BYTES,
                 leaves: true,
                 start: None,
                 mirror: None,

@@ -180,7 +180,8 @@ fn only_what_is_to_be_at_one_host_comes_early() {
     let stays = mint_split::Server { leaves: false, ..whole.servers[0].clone() };
     let limited = SplitGuest { main_bytes: whole.memory_bytes - 1, ..whole.clone() };
     let kept = SplitGuest { servers: vec![whole.servers[0].clone(), stays], ..whole.clone() };
-    for (guest, merges) in [(&whole, true), (&limited, false), (&kept, false)] {
+    let none = SplitGuest { servers: Vec::new(), ..whole.clone() };
+    for (guest, merges) in [(&whole, true), (&limited, false), (&kept, false), (&none, false)] {
         let (folder, servers) = (to.folder.path(), &[]);
         let (ram, base, faults) = (&to.ram, to.base, &to.faults);
         let coming = Coming { guest, folder, source, servers, ram, base, faults };
