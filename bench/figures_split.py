@@ -5,12 +5,14 @@ policies   what comes back from the other node while the guest goes on, by what 
            the guest uses. It compares 20 MiB again and again, and reads 2 of 24 MiB more each two seconds; its main
            host has 48 MiB of the 80 that it has touched.
 moves      see figures_split_moves.py
+merge      see figures_split_merge.py
 """
 
 import contextlib
 import time
 from collections.abc import Iterator
 
+from figures_split_merge import merge_figures, merge_goals, merged
 from figures_split_moves import move_figures, move_goals, moved
 from report.figure import Figure
 from report.goals import EMULATOR, Goal, equal
@@ -65,6 +67,7 @@ FIGURES = (
     Figure(GROUP, "work", "What the guest gets done meanwhile", "versions/s", SIDES,
            note=f"{NOTE} A version is all of what it compares, written and read back."),
     *move_figures(GROUP),
+    *merge_figures(GROUP),
 )  # fmt: skip
 GOALS = (
     *(
@@ -75,6 +78,7 @@ GOALS = (
     Goal("Aging: the guest gets more done than by fifo", GROUP, "work", AGING, FIFO, low=1.25, where=(EMULATOR,)),
     equal("Pages that come back: aging, and again", GROUP, "came", AGAIN, AGING, 0.5, null=True),
     *move_goals(GROUP),
+    *merge_goals(GROUP),
 )  # fmt: skip
 
 
@@ -138,6 +142,7 @@ def run(recorder: Recorder) -> None:
             with paged(server) as guest:
                 measured(taker, guest, seed, rounds)
             moved(taker, server, seed, rounds)
+            merged(taker, server, seed, rounds)
 
 
 def measured(taker: Taker, guest: Paged, seed: int, rounds: int) -> None:

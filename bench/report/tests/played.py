@@ -18,6 +18,7 @@ import figures_partition
 import figures_ready
 import figures_scaling
 import figures_split
+import figures_split_merge
 import figures_split_moves
 import figures_start
 from figures_neighbours import Told
@@ -178,6 +179,16 @@ class PlayedTwo:
         pass
 
 
+class PlayedMerger:
+    """A guest that comes from as many hosts."""
+
+    def __init__(self, hosts: int) -> None:
+        self._hosts = hosts
+
+    def merge(self) -> float:
+        return 20.0 / self._hosts
+
+
 class PlayedPaged:
     """A guest whose pages come back whatever its pager knows."""
 
@@ -259,6 +270,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_split, "paged", lambda _: contextlib.nullcontext(PlayedPaged()))
     parted = dict.fromkeys(figures_split_moves.SIDES, PlayedTwo())
     monkeypatch.setattr(figures_split_moves, "movers", lambda *_: contextlib.nullcontext(parted))
+    mergers = {side: PlayedMerger(1 + (side == figures_split_merge.PARTS)) for side in figures_split_merge.SIDES}
+    monkeypatch.setattr(figures_split_merge, "mergers", lambda _: contextlib.nullcontext(mergers))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
     monkeypatch.setattr(figures_scaling, "kernels", played_kernels)
     monkeypatch.setattr(figures_scaling, "together", played_together)
