@@ -301,7 +301,10 @@ def test_guest_without_keeper_and_pager_is_ended_and_its_memory_is_nowhere(pair:
     pair.one.wait("nothing is left of it", f"[ ! -e {folder} ]", 60)
     for node in (pair.zero, pair.two):
         node.wait("its lease has ended", f"[ -z \"$(ls {STORE})\" ]", 60)
-    assert "cannot go on" in pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
+    # by mint-guestd, or before that looks by a SIGBUS of QEMU, which reads and writes memory for its disk, too
+    reason = pair.one.out("virsh domstate --reason big")
+    told = pair.one.out("tail -n 50 /var/log/mint/mint-guestd.log")
+    assert "cannot go on" in told or "(crashed)" in reason, (reason, told)
     shared.end()
 
 
@@ -406,9 +409,13 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         assert came < (LOAD_KIB << 10) // PAGE // 16, f"{came} pages came back"
         auto = pair.mintctl("vm", "migrate", "whole", "--to", "node0", "--split", "auto", "--dry-run")
         assert auto["merged"] and auto["memory_bytes"] == 128 << 20 and not auto["took"], auto
+        kept = kept_bytes(pair.two)
         result = pair.mintctl("vm", "merge", "whole", "--to", "node0")
         assert result["merged"] and result["memory_bytes"] == 128 << 20, result
         assert kept_bytes(pair.two) == 0 and pair.two.out(f"ls {STORE}") == ""
+        # most of what node 2 kept came from there while node 1 sent what it had
+        early = int(re.findall(r"early=(\d+)", pair.zero.read("/var/log/mint/memory-whole.log"))[-1])
+        assert early * PAGE > kept // 2, (early, kept)
         view = pair.mintctl("vm", "memory", "whole")
         assert (view["node"], view["hosts"], view["elsewhere_bytes"]) == (0, [], 0), view
         assert here_bytes(pair.zero, "whole") > 48 << 20
