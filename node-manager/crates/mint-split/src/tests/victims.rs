@@ -158,6 +158,8 @@ fn policy_that_changes_knows_what_is_here_and_how_it_was_used() {
     let mut bytes = [0; 16];
     let mut policy = policy(PagingPolicy::Address, &mut bytes);
     (0..4).map(ChunkNo).for_each(|chunk| policy.came(chunk));
+    policy.looked();
+    policy.looked();
     policy.used(PageNo(0), &[1 << 4]);
     assert_eq!(policy.next(), Some(ChunkNo(3)));
     policy.change(PagingPolicy::Aging, (0..3).map(ChunkNo));
@@ -166,6 +168,27 @@ fn policy_that_changes_knows_what_is_here_and_how_it_was_used() {
     policy.looked();
     let gone: Vec<u64> = std::iter::from_fn(|| policy.next()).map(|chunk| chunk.0).collect();
     assert_eq!(gone, [0, 2, 1]);
+}
+
+#[test]
+fn what_has_just_come_stays_whoever_chooses() {
+    for name in PagingPolicy::ALL {
+        let mut bytes = [0; 64];
+        let mut policy = policy(name, &mut bytes);
+        (0..12).map(ChunkNo).for_each(|chunk| policy.came(chunk));
+        policy.looked();
+        policy.looked();
+        // in turns, as a guest that works with the highest ones has them come
+        for chunk in [15, 14, 13] {
+            assert!(policy.next().is_some_and(|gone| gone.0 < 12), "{name:?}");
+            policy.came(ChunkNo(chunk));
+        }
+        for _ in 0..9 {
+            assert!(policy.next().is_some_and(|gone| gone.0 < 12), "{name:?}");
+        }
+        // unless all has
+        assert!(policy.next().is_some_and(|gone| gone.0 > 12), "{name:?}");
+    }
 }
 
 /// Page-ins of a guest of 256 chunks that uses 32 of them, not the lowest, twenty times as often as

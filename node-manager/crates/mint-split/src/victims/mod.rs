@@ -20,7 +20,7 @@ use clock::Clock;
 pub use fifo::Fifo;
 use order::Order;
 pub use order::Victims;
-use plain::{Address, Random};
+use plain::{Address, Later, Random};
 
 /// A bit each.
 const PAGES_OF_WORD: u64 = 64;
@@ -41,8 +41,8 @@ fn order(policy: PagingPolicy, chunks: u64) -> Box<dyn Order + Send> {
         PagingPolicy::Aging => Box::new(Aging::new(chunks)),
         PagingPolicy::Clock => Box::new(Clock::new(chunks)),
         PagingPolicy::Fifo => Box::new(Fifo::new(chunks)),
-        PagingPolicy::Random => Box::new(Random::new(chunks)),
-        PagingPolicy::Address => Box::new(Address::default()),
+        PagingPolicy::Random => Box::new(Later::new(Random::new(chunks), chunks)),
+        PagingPolicy::Address => Box::new(Later::new(Address::default(), chunks)),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::arrivals::Arrivals;
 use super::fifo::Fifo;
 use super::order::{Order, Victims};
 use crate::ages::Ages;
@@ -68,6 +69,42 @@ impl Order for Address {
 
     fn next(&mut self, _ages: &mut Ages<'_>) -> Option<ChunkNo> {
         self.here.pop_last().map(ChunkNo)
+    }
+}
+
+/// Another policy, which hears of what has come once that was looked at: what it would take out at once
+/// would come again at once, and the guest would stand still.
+pub(super) struct Later<O> {
+    arrivals: Arrivals,
+    order: O,
+}
+
+impl<O> Later<O> {
+    /// Of a guest of so many chunks.
+    pub fn new(order: O, chunks: usize) -> Self {
+        Self { arrivals: Arrivals::new(chunks), order }
+    }
+}
+
+impl<O: Order> Order for Later<O> {
+    fn came(&mut self, chunk: ChunkNo) {
+        self.arrivals.came(chunk);
+    }
+
+    fn next(&mut self, ages: &mut Ages<'_>) -> Option<ChunkNo> {
+        while let Some(chunk) = self.order.next(ages) {
+            // it has come again since, and is told again
+            if !self.arrivals.has(chunk) {
+                return Some(chunk);
+            }
+        }
+        self.arrivals.next()
+    }
+
+    fn looked(&mut self, _ages: &Ages<'_>) {
+        for chunk in self.arrivals.looked() {
+            self.order.came(chunk);
+        }
     }
 }
 
