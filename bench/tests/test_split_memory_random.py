@@ -118,7 +118,8 @@ class Wanderer:
         except MintctlError as failed:
             error = failed
         hit = kill.wait().out.strip() if kill else ""
-        self.hits[hit] += bool(hit)
+        if hit:
+            self.hits[hit] += 1
         self.goes_on()
         if error is None:
             self.done[kind] += 1
@@ -170,4 +171,7 @@ def test_guest_that_is_split_merged_and_moved_in_random_order_has_all_of_its_mem
         for guest in wanderer.guests:
             guest.end()
         print(f"done {dict(wanderer.done)}, refused {dict(wanderer.refused)}, failed {dict(wanderer.failed)}, killed {dict(wanderer.hits)}")
-    assert wanderer.done["merge"] and wanderer.done["split"], wanderer.done
+    # of fewer, chance may leave one out
+    if count >= 20:
+        assert wanderer.done.keys() == {"move", "merge", "split", "evacuate"}, wanderer.done
+        assert wanderer.hits.keys() == {"mint-pager", "mint-store"}, wanderer.hits
