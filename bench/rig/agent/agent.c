@@ -61,13 +61,15 @@ enum type {
 #define RUN_TERMINAL	1	/* give it a terminal; all its output is OUTPUT */
 #define RUN_INPUT	2	/* INPUT will come; without it stdin is /dev/null */
 #define EXIT_TIMEOUT	1	/* killed at its limit */
+#define GONE_MS		5000	/* for the rest of a killed job to be gone */
 
 struct job {
-	int used, terminal, timed_out, eof_wanted;
+	int used, terminal, timed_out, eof_wanted, killed, status;
 	uint32_t id;
 	pid_t pid;
 	int in, out, err;		/* -1: closed */
 	int64_t deadline_ms;		/* 0: none */
+	int64_t gone_by_ms;		/* its first process has ended; 0: it has not */
 	char *pending;			/* for stdin */
 	size_t pending_bytes;
 };
@@ -76,7 +78,7 @@ static struct job jobs[JOBS_MAX];
 static int port, port_out;	/* one descriptor, but for --stdio */
 static int is_connection;	/* port is one: it has an end */
 
-static void kill_job(const struct job *j, int signal_number);
+static void kill_job(struct job *j, int signal_number);
 
 static void die(const char *what)
 {
@@ -157,9 +159,11 @@ static void send_hello(void)
 }
 
 /* All that a job started; just itself while it has no session of its own yet. */
-static void kill_job(const struct job *j, int signal_number)
+static void kill_job(struct job *j, int signal_number)
 {
-	if (kill(-j->pid, signal_number))
+	if (signal_number == SIGKILL)
+		j->killed = 1;
+	if (kill(-j->pid, signal_number) && !j->gone_by_ms)
 		kill(j->pid, signal_number);
 }
 
@@ -373,29 +377,47 @@ static int forward(struct job *j, int *fd, int type)
 	return 0;
 }
 
+/*
+ * What it left in the background may hold its output open for ever: take what
+ * is there now, then end.
+ */
+static void end(struct job *j)
+{
+	while (forward(j, &j->out, OUTPUT))
+		;
+	while (forward(j, &j->err, ERROR))
+		;
+	shut(&j->in), shut(&j->out), shut(&j->err);
+	free(j->pending);
+	send_exit(j->id, j->status, j->timed_out ? EXIT_TIMEOUT : 0);
+	j->used = 0;
+}
+
+/*
+ * A job that ended by itself may leave daemons. Of one that was killed nothing
+ * is left when its end is told: its caller may go on with what it used.
+ */
+static int is_going(const struct job *j, int64_t now)
+{
+	return j->killed && now < j->gone_by_ms && !kill(-j->pid, 0);
+}
+
 static void reap(void)
 {
+	int64_t now = now_ms();
 	int status;
 	pid_t pid;
 
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		for (struct job *j = jobs; j < jobs + JOBS_MAX; j++) {
-			if (!j->used || j->pid != pid)
+			if (!j->used || j->gone_by_ms || j->pid != pid)
 				continue;
-			/*
-			 * What it left in the background may hold its output
-			 * open for ever: take what is there now, then end.
-			 */
-			while (forward(j, &j->out, OUTPUT))
-				;
-			while (forward(j, &j->err, ERROR))
-				;
-			shut(&j->in), shut(&j->out), shut(&j->err);
-			free(j->pending);
-			send_exit(j->id, WIFSIGNALED(status) ? 128 + WTERMSIG(status)
-							     : WEXITSTATUS(status),
-				  j->timed_out ? EXIT_TIMEOUT : 0);
-			j->used = 0;
+			j->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+							: WEXITSTATUS(status);
+			j->deadline_ms = 0;
+			j->gone_by_ms = now + GONE_MS;
+			if (!is_going(j, now))
+				end(j);
 		}
 	}
 }
@@ -549,8 +571,12 @@ int main(int argc, char **argv)
 			struct pollfd *p = &fds[2 + 3 * i];
 
 			p[0] = p[1] = p[2] = (struct pollfd){ .fd = -1 };
+			if (j->used && j->gone_by_ms && !is_going(j, now))
+				end(j);
 			if (!j->used)
 				continue;
+			if (j->gone_by_ms)
+				wait_ms = wait_ms < 10 ? wait_ms : 10;
 			p[0] = (struct pollfd){ .fd = j->out, .events = POLLIN };
 			p[1] = (struct pollfd){ .fd = j->err, .events = POLLIN };
 			if (j->pending_bytes)

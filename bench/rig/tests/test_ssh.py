@@ -225,11 +225,18 @@ def test_nodes_of_others_are_not_removed(server: Remote, far: Path):  # noqa: F8
 
 
 def test_what_runs_beside_a_pass_ends_with_it(server: Remote):
-    """With all that its shell started."""
-    with pytest.raises(ZeroDivisionError), beside(server.zero, "sleep 76767 | cat; true"):
-        wait_until("it runs", lambda: running("76767"), 20)
-        raise ZeroDivisionError
-    assert not running("76767")
+    """With all that its shell started, also what takes its time to go: 200 MiB are given back page by page."""
+    folder = Path(server.zero.out("echo $MINT_RIG_FOLDER"))
+    large = f"import os, time; x = b'x' * (200 << 20); open('{folder}/large', 'w').write(f'{{os.getpid()}} '); time.sleep(7676)"
+    for _ in range(3):
+        (folder / "large").unlink(missing_ok=True)
+        with pytest.raises(ZeroDivisionError), beside(server.zero, f'sleep 76767 | python3 -c "{large}"; true'):
+            wait_until("they run", lambda: running("76767") and (folder / "large").exists(), 20)
+            process = wait_until("its number", (folder / "large").read_text, 20).strip()
+            raise ZeroDivisionError
+        assert not running("76767")
+        with pytest.raises(FileNotFoundError):
+            print(Path(f"/proc/{process}/stat").read_text())
 
 
 def test_program_that_runs_is_put_anew(server: Remote):
