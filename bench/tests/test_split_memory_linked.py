@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest whose memory is split between its node and one of a linked machine."""
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +16,7 @@ from rig.wait import SLOWNESS, wait_until
 
 STORE = "/run/mint/ram/store"
 LIMIT_S = 300
-MAIN_MIB, LOAD_KIB = 26, 14 << 10
+MAIN_MIB, LOAD_KIB, RESERVE_MIB = 26, 14 << 10, 64
 COMPARED = "tick [0-9]* at .*, [1-9][0-9]* versions"
 START = f"--memory 128M --split main=64M,b/node0=rest --no-network --memory-load {LOAD_KIB} --disk 8M --disk-load 4"
 SPLIT = f"main={MAIN_MIB}M,b/node0=rest"
@@ -37,6 +39,17 @@ def goes_on(machines: TwoMachines, guest: Guest, more: int = 1) -> None:
         time.sleep(1)
     assert "FAIL" not in guest.log(), guest.log()[-500:]
     assert now > before and machines.a.mintctl(*memory)["page_ins"] != came
+
+
+@contextlib.contextmanager
+def short_of_memory(node: Node, left_mib: int) -> Iterator[None]:
+    """A node has so much that it could give, besides what it keeps for itself."""
+    available_mib = int(node.out("awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo"))
+    node.run(f"fallocate -l {available_mib - RESERVE_MIB - left_mib}M /dev/shm/full")
+    try:
+        yield
+    finally:
+        node.run("rm -f /dev/shm/full")
 
 
 @pytest.mark.soak
@@ -71,6 +84,12 @@ def test_linked_machine_keeps_memory_of_a_guest_under_tls(linked: TwoMachines):
         with pytest.raises(MintctlError) as refused:
             b.mintctl("memory", "evacuate", "node0")
         assert "no other node runs that could keep memory of guest far" in str(refused.value)
+        with short_of_memory(a.zero, 40):
+            a.mintctl("vm", "migrate", "far", "--to", "node0", "--split", "auto")
+            view = a.mintctl("vm", "memory", "far")
+            # its node has what there is room for; no other node of this machine runs
+            assert MAIN_MIB + 20 < view["main_bytes"] >> 20 < MAIN_MIB + 60, view
+            assert [host["node"] for host in view["hosts"]] == ["b/node0"] and kept_bytes(b.zero) > 0, view
         before = counted_versions(guest.log())[-1]
         a.mintctl("vm", "merge", "far", "--to", "node0")
         assert not b.zero.out(f"ls {STORE}")

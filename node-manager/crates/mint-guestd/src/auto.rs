@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a guest's memory is to be, if nobody says so: its main host has what there is room for, and
-//! others the rest, those with the most room first (S-memV, 3-1).
+//! others the rest, those with the most room first, nodes of linked machines last (S-memV, 3-1). What
+//! room there is each node is asked when somebody wants to know: there is no list of it that could
+//! be old, and a lease is what counts.
+
+use std::time::Duration;
 
 use mint_api::{ErrorBody, NodeKeeps, NodeView};
 use mint_split::{SplitGuest, limit_bytes, whole_bytes};
-use mint_types::{NodeState, Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, NodeId, NodeState, Refusal, RefusalCode, format_bytes};
+use tokio::time::timeout;
+use tracing::warn;
 
 use crate::app::{App, client_error, path_of};
 use crate::hosts::running;
 use crate::leases;
 use crate::pagers::view;
-use crate::servers::{failed, named};
+use crate::servers::{failed, is_on};
 
 /// The word for it.
 pub(crate) const AUTO: &str = "auto";
@@ -18,6 +24,8 @@ pub(crate) const AUTO: &str = "auto";
 const MAIN_BYTES_MIN: u64 = 16 << 20;
 /// Of its QEMU, and its pager, on a host that it comes to.
 const QEMU_BYTES: u64 = 64 << 20;
+/// For a node of a linked machine to say what it has free. One that takes longer is left out.
+const ASK_WITHIN: Duration = Duration::from_secs(10);
 
 /// A node that may keep a part.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,18 +34,40 @@ struct Room {
     bytes: u64,
     /// It keeps some of the guest already.
     keeps_some: bool,
+    /// It is of a linked machine.
+    is_linked: bool,
+}
+
+impl Room {
+    /// Of a node that has so much free; none if what it keeps of the guest is to go elsewhere.
+    fn of(
+        guest: &SplitGuest,
+        nodes: &[NodeView],
+        node: String,
+        free_bytes: u64,
+        (machine, id): (Option<MachineId>, NodeId),
+    ) -> Option<Self> {
+        let mut servers = guest.servers.iter();
+        let lease = servers.find(|server| !server.is_over() && is_on(nodes, server, machine, id));
+        if lease.is_some_and(|server| server.leaves) {
+            return None;
+        }
+        let bytes = free_bytes.saturating_add(lease.map_or(0, |server| server.limit_bytes));
+        Some(Self { node, bytes, keeps_some: lease.is_some(), is_linked: machine.is_some() })
+    }
 }
 
 /// How the guest's memory is to be split, as words for [`crate::split::parse`], if that node is its
-/// main host; none: that has room for all of it.
+/// main host; none: that has room for all of it. Of so many copies none is on a linked machine.
 ///
 /// # Errors
-/// When all nodes together have not got so much, or one does not answer.
+/// When all nodes together have not got so much, or one of this machine does not answer.
 pub(crate) async fn resolve(
     app: &App,
     uuid: &str,
     name: &str,
     to: &NodeView,
+    copies: Option<u32>,
 ) -> Result<Option<String>, ErrorBody> {
     let Some((folder, guest)) = running(app, uuid) else {
         return Err(failed(format_args!(
@@ -55,7 +85,7 @@ pub(crate) async fn resolve(
                 app.mintd.get(&path).await.map_err(client_error)?
             }
         };
-        let mut bytes = keeps.free_bytes.unwrap_or(0);
+        let bytes = keeps.free_bytes.unwrap_or(0);
         if node.id == to.id {
             main_bytes = match node.is_self {
                 true => bytes.saturating_add(here_bytes(&folder).await),
@@ -63,17 +93,37 @@ pub(crate) async fn resolve(
             };
             continue;
         }
-        let is_its = |name: &str| named(&nodes, name).is_some_and(|named| named.id == node.id);
-        let mut its =
-            guest.servers.iter().filter(|server| !server.is_over() && is_its(&server.node));
-        let lease = its.next();
-        if lease.is_some_and(|server| server.leaves) {
-            continue;
-        }
-        bytes = bytes.saturating_add(lease.map_or(0, |server| server.limit_bytes));
-        others.push(Room { node: node.name.clone(), bytes, keeps_some: lease.is_some() });
+        others.extend(Room::of(&guest, &nodes, node.name.clone(), bytes, (None, node.id)));
+    }
+    if copies.unwrap_or(guest.copies) < 2 {
+        others.extend(linked(app, &guest, &nodes).await?);
     }
     words(&guest, to, main_bytes, others)
+}
+
+/// Nodes of the linked machines that answer.
+async fn linked(app: &App, guest: &SplitGuest, nodes: &[NodeView]) -> Result<Vec<Room>, ErrorBody> {
+    let mut rooms = Vec::new();
+    for link in app.links().await?.links.iter().filter(|link| link.is_up) {
+        for node in &link.nodes {
+            let name = format!("{}/{}", link.name, node.name);
+            let path = format!("{}/leases", path_of(Some(link.machine), node.id));
+            let keeps: NodeKeeps = match timeout(ASK_WITHIN, app.mintd.get(&path)).await {
+                Ok(Ok(keeps)) => keeps,
+                Ok(Err(error)) => {
+                    warn!(node = name, %error, "it does not say what it has free");
+                    continue;
+                }
+                Err(_) => {
+                    warn!(node = name, "it does not say what it has free in time");
+                    continue;
+                }
+            };
+            let its = (Some(link.machine), node.id);
+            rooms.extend(Room::of(guest, nodes, name, keeps.free_bytes.unwrap_or(0), its));
+        }
+    }
+    Ok(rooms)
 }
 
 /// What the guest has on this node.
@@ -110,7 +160,7 @@ fn words(
     let mut words = format!("main={}K", main >> 10);
     // what is on its way takes room twice for a while
     let spare = limit_bytes(0, main, chunk);
-    others.sort_by_key(|room| (!room.keeps_some, std::cmp::Reverse(room.bytes)));
+    others.sort_by_key(|room| (!room.keeps_some, room.is_linked, std::cmp::Reverse(room.bytes)));
     for room in others {
         let share = room.bytes.saturating_sub(spare).min(rest) / chunk * chunk;
         let share = if rest - share < chunk { rest } else { share };
@@ -150,7 +200,8 @@ mod tests {
     }
 
     fn room(node: &str, mib: u64, keeps_some: bool) -> Room {
-        Room { node: node.to_owned(), bytes: mib * MIB, keeps_some }
+        let is_linked = node.contains('/');
+        Room { node: node.to_owned(), bytes: mib * MIB, keeps_some, is_linked }
     }
 
     fn split(main_mib: u64, others: Vec<Room>) -> Result<Option<String>, String> {
@@ -170,6 +221,17 @@ mod tests {
         assert!(
             split(1025, vec![room("a", 300, false)]).unwrap().unwrap().starts_with("main=1048576K")
         );
+    }
+
+    #[test]
+    fn node_of_a_linked_machine_has_what_none_of_this_one_has_room_for() {
+        let rooms = |own| vec![room("b/far", 900, false), room("a", own, false)];
+        assert_eq!(split(256, rooms(800)).unwrap().unwrap(), "main=262144K,a=786432K");
+        let words = split(256, rooms(300)).unwrap().unwrap();
+        assert_eq!(words, "main=262144K,a=290624K,b/far=495808K");
+        // what it keeps already stays there
+        let rooms = vec![room("b/far", 900, true), room("a", 800, false)];
+        assert_eq!(split(256, rooms).unwrap().unwrap(), "main=262144K,b/far=786432K");
     }
 
     #[test]

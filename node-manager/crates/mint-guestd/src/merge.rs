@@ -64,7 +64,7 @@ pub(crate) async fn prepare(
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
     let auto = match request.split.as_deref() {
-        Some(AUTO) => Some(auto::resolve(app, &uuid, &name, &here).await?),
+        Some(AUTO) => Some(auto::resolve(app, &uuid, &name, &here, request.copies).await?),
         _ => None,
     };
     let words = match &auto {

@@ -87,7 +87,7 @@ pub(crate) async fn prepare(
     let xml = leaving.persistent_xml.clone();
     let mut request = request;
     if request.split.as_deref() == Some(AUTO) {
-        request.split = auto::resolve(app, &uuid, &leaving.guest.name, &to).await?;
+        request.split = auto::resolve(app, &uuid, &leaving.guest.name, &to, request.copies).await?;
         request.merge = request.split.is_none();
     }
     let mut departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };

@@ -5,7 +5,7 @@ use mint_api::VmList;
 use mint_types::MachineId;
 
 use super::*;
-use crate::servers;
+use crate::{auto, servers};
 
 fn id(node: u32) -> MachineId {
     MachineId::from_random([u8::try_from(node).unwrap(); 16]).unwrap()
@@ -156,5 +156,34 @@ fn lease_is_of_the_machine_that_asked_and_not_of_the_one_that_it_names() {
             peer.post::<Value>(path, &lease).await.map_err(body).unwrap();
             assert_eq!(store.leases().last().unwrap().machine, machine);
         }
+    });
+}
+
+#[test]
+fn node_of_a_linked_machine_is_asked_what_it_could_keep_but_of_two_copies_none() {
+    test(async |machine| {
+        let [own, store] = [1, 2].map(|node| super::memory::Store::serve(&machine, node));
+        let app = &machine.apps[0];
+        let root = super::memory::files(&machine, "echo armed");
+        super::memory::tell(&machine, "begin", &super::memory::split("b/far")).await.unwrap();
+        assert_eq!((own.leases().len(), store.leases().len()), (0, 1));
+        let to = app.here().await.unwrap();
+        let resolve = async |copies| {
+            let resolved = auto::resolve(app, super::memory::UUID, "big", &to, copies).await;
+            resolved.map_err(|error| error.to_string())
+        };
+        assert_eq!(resolve(None).await, Ok(None), "it has room for all");
+        // of which 64 MiB are its own
+        let meminfo = format!("MemAvailable: {} kB\n", (64 + 100) << 10);
+        std::fs::write(root.join("proc/meminfo"), meminfo).unwrap();
+        let words = format!("main={}K,b/far={}K", 100 << 10, 156 << 10);
+        assert_eq!(resolve(None).await, Ok(Some(words.clone())));
+        assert_eq!(resolve(Some(1)).await, Ok(Some(words)));
+        let none = resolve(Some(2)).await.unwrap_err();
+        assert!(none.contains("156M of vm big have room on no node"), "{none}");
+        // one that is silent has no room, and that is no error of its own
+        std::fs::remove_file(machine.folder.path().join("guestd2.sock")).unwrap();
+        let none = resolve(None).await.unwrap_err();
+        assert!(none.contains("have room on no node: main="), "{none}");
     });
 }
