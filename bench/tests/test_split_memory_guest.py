@@ -14,7 +14,7 @@ from rig.guest import Guest, counted_versions, counted_writes
 from rig.mintctl import REFUSED, MintctlError
 from rig.node import Node
 from rig.server import Server
-from rig.wait import SLOWNESS
+from rig.wait import SLOWNESS, wait_until
 
 PAGE = 4096
 CHUNK = 64 << 10
@@ -27,6 +27,7 @@ SPLIT = (
 )
 RAM, STORE = "/run/mint/ram/libvirt/qemu", "/run/mint/ram/store"
 LIMIT_S = 600
+SLOW_BYTES_S = 512 << 10
 COMPARED = "tick [0-9]* at .*, [1-9][0-9]* versions"
 
 
@@ -276,14 +277,26 @@ def name_of(node: Node) -> str:
 
 
 def test_what_a_node_keeps_of_a_guest_goes_to_another_node(pair: Server, big: Guest):
-    """mintctl memory evacuate two: node 0 keeps it then, and the guest goes on meanwhile; node 2 may end."""
+    """mintctl memory evacuate two: node 0 keeps it then, and the guest goes on meanwhile; node 2 may end. While nobody
+    waits for a page it goes no faster than --bandwidth says, until that is said anew."""
     before = kept_bytes(pair.two)
     assert before > 0 and not kept_bytes(pair.zero)
+    big.node.run("virsh suspend big")
+    began = time.monotonic()
+    slow = pair.zero.start(f"mintctl memory evacuate two --bandwidth {SLOW_BYTES_S // 1024}K", LIMIT_S)
+    at_once = 4 * CHUNK  # what was asked for before the bound was read
+    wait_until("something goes", lambda: kept_bytes(pair.two) < before - at_once - 4 * CHUNK, LIMIT_S)
+    gone = before - kept_bytes(pair.two)
+    # a node's clock may be a little fast
+    assert gone <= 1.2 * SLOW_BYTES_S * (time.monotonic() - began) + at_once + CHUNK, gone
+    assert kept_bytes(pair.two) > before / 2
     job = pair.zero.start("mintctl memory evacuate two --json", LIMIT_S)
+    big.node.run("virsh resume big")
     goes_on(big, 1)
-    result = job.wait()
+    result, slow_result = job.wait(), slow.wait()
+    assert slow_result.status == 0, slow_result
     assert result.status == 0, result
-    assert [(gone["name"], gone["to"]) for gone in json.loads(result.out)["kept"]] == [("big", "node0")]
+    assert [(gone["name"], gone["to"]) for gone in json.loads(result.out)["kept"]] == [("big", None)], "it was on its way"
     assert pair.two.out(f"ls {STORE}") == "" and kept_bytes(pair.zero) > before - 2 * MAIN
     assert [host["node"] for host in pair.mintctl("vm", "memory", "big")["hosts"]] == ["node0"]
     goes_on(big)

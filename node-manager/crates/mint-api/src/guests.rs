@@ -246,6 +246,9 @@ pub struct HostLeaves {
     /// Plan only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// At most so many bytes a second; nothing: as fast as it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_bytes_s: Option<u64>,
 }
 
 /// Other CPUs for a guest.

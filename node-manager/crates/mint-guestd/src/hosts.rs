@@ -62,7 +62,11 @@ pub(crate) async fn leave(
         }
     }
     let server = guest.servers.iter().position(|server| !server.leaves && is_its(server));
-    let Some(number) = server else { return Ok(gone(None)) };
+    let Some(number) = server else {
+        go_at(&folder, &guest, &from, is_its).await?;
+        return Ok(gone(None));
+    };
+    let drains = SplitGuest { drain_bytes_s: from.bandwidth_bytes_s, ..guest.clone() };
     let mut refusals = Vec::new();
     for node in &nodes {
         if node.is_self || is_own(&node) || node.state != NodeState::Running {
@@ -74,7 +78,7 @@ pub(crate) async fn leave(
         }
         let given = match from.dry_run {
             true => could_have(app, &guest, &guest.servers[number], node).await,
-            false => change(app, &folder, &guest, number, node, &nodes, main).await,
+            false => change(app, &folder, (&guest, &drains), number, node, &nodes, main).await,
         };
         match given {
             Ok(()) => return Ok(gone(Some(node.name.clone()))),
@@ -235,11 +239,28 @@ pub(crate) fn gives_back(guest: &SplitGuest, nodes: &[NodeView], host: &Host) ->
     Some(refusal.hint("ask again when it has gone: mintctl vm memory tells"))
 }
 
+/// What goes elsewhere already goes at another rate from now on, if somebody says so.
+async fn go_at(
+    folder: &Path,
+    guest: &SplitGuest,
+    from: &HostLeaves,
+    is_its: impl Fn(&Server) -> bool,
+) -> Result<(), ErrorBody> {
+    let goes = guest.servers.iter().any(|its| its.leaves && !its.is_over() && is_its(its));
+    if !goes || from.dry_run || guest.drain_bytes_s == from.bandwidth_bytes_s {
+        return Ok(());
+    }
+    let new = SplitGuest { drain_bytes_s: from.bandwidth_bytes_s, ..guest.clone() };
+    rewrite::change(folder, guest, &new).await.map_err(|error| {
+        failed(format_args!("what goes elsewhere of guest {} goes as before: {error}", guest.name))
+    })
+}
+
 /// A node gets what the memory server of that number has.
 async fn change(
     app: &App,
     folder: &Path,
-    guest: &SplitGuest,
+    (guest, drains): (&SplitGuest, &SplitGuest),
     number: usize,
     to: &NodeView,
     nodes: &[NodeView],
@@ -248,7 +269,7 @@ async fn change(
     let host = Host::own(to);
     let keeps_some =
         guest.servers.iter().position(|server| !server.leaves && is_on(nodes, server, None, to.id));
-    let mut new = guest.clone();
+    let mut new = drains.clone();
     let moved_bytes = guest.servers.get(number).map_or(0, |server| server.limit_bytes);
     let lease = match keeps_some.and_then(|at| guest.servers.get(at)) {
         Some(server) => {
@@ -336,6 +357,9 @@ async fn settle(app: &Arc<App>, uuid: &str) {
     }
     if new == guest {
         return;
+    }
+    if !is_leaving(&new) {
+        new.drain_bytes_s = None;
     }
     if let Err(error) = write(&folder, &new) {
         warn!(guest = guest.name, %error, "its hosts cannot be written down");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    ClientError, ErrorBody, ErrorCode, EvacuateResult, HostLeaves, KeptGone, KeptMirror, Line,
-    NodeKeeps, NodeView, STORE_PORT, VmView,
+    ClientError, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, HostLeaves, KeptGone,
+    KeptMirror, Line, NodeKeeps, NodeView, STORE_PORT, VmView,
 };
 use mint_serve::lines::Lines;
 use mint_split::{Lease, LeaseEnd, LeaseView, NodeStart, PAGE_BYTES, ServerAddress};
@@ -122,12 +122,21 @@ pub(crate) async fn end(app: &App, end: &LeaseEnd) -> Result<(), ErrorBody> {
 /// then stays gone, what is on its way goes on.
 pub(crate) async fn evacuate(
     app: &App,
-    dry_run: bool,
+    request: &EvacuateRequest,
     lines: &Lines,
 ) -> Result<EvacuateResult, ErrorBody> {
+    if request.bandwidth_bytes_s == Some(0) {
+        let text = "bad request: bandwidth_bytes_s is 0; leave it out for no limit";
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
+    let dry_run = request.dry_run;
     let (here, nodes) = (app.here().await?, app.nodes().await?);
     let (mut leaving, mut kept) = (Vec::new(), Vec::new());
-    for lease in list(app).await? {
+    let given = list(app).await?;
+    // each guest's pager sees to its own part
+    let guests = u64::try_from(given.len()).unwrap_or(u64::MAX).max(1);
+    let bandwidth_bytes_s = request.bandwidth_bytes_s.map(|bytes_s| (bytes_s / guests).max(1));
+    for lease in given {
         let is_main = |node: &&NodeView| {
             node.id.as_u32() == lease.main.node && node.boots == lease.main.boots
         };
@@ -144,7 +153,7 @@ pub(crate) async fn evacuate(
             None => None,
             Some(_) => Some(app.machine().await?),
         };
-        let leaves = HostLeaves { host: here.id, machine, dry_run };
+        let leaves = HostLeaves { host: here.id, machine, dry_run, bandwidth_bytes_s };
         let gone: KeptGone = app.mintd.post(&path, &leaves).await.map_err(client_error)?;
         let (name, bytes) = (&gone.name, format_bytes(lease.kept_bytes));
         let to = gone.to.as_deref().unwrap_or("another node already");

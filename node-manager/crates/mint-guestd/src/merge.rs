@@ -36,6 +36,7 @@ pub(crate) struct Merge {
     uuid: String,
     memory_bytes: u64,
     is_dry_run: bool,
+    bandwidth_bytes_s: Option<u64>,
     /// How it is split; none: merged.
     split: Option<Split>,
     /// No other operation changes its hosts as long as this is here.
@@ -80,8 +81,8 @@ pub(crate) async fn prepare(
         None => guest.memory_bytes,
     };
     check_room(app, &here, &guest, memory_bytes).await?;
-    let is_dry_run = request.dry_run;
-    Ok(Some(Merge { here, name, uuid, memory_bytes, is_dry_run, split, moving }))
+    let (is_dry_run, bandwidth_bytes_s) = (request.dry_run, request.bandwidth_bytes_s);
+    Ok(Some(Merge { here, name, uuid, memory_bytes, is_dry_run, bandwidth_bytes_s, split, moving }))
 }
 
 fn is_called(node: &NodeView, name: &str) -> bool {
@@ -131,7 +132,8 @@ impl Merge {
         app: &Arc<App>,
         lines: &Lines,
     ) -> Result<MigrateResult, ErrorBody> {
-        let Self { here, name, uuid, memory_bytes, is_dry_run, split, moving } = self;
+        let Self { here, name, uuid, memory_bytes, is_dry_run, bandwidth_bytes_s, split, moving } =
+            self;
         let began = Instant::now();
         let mut result = MigrateResult {
             name: name.clone(),
@@ -160,7 +162,7 @@ impl Merge {
         }
         let gone = || failed(format_args!("guest {name} does not run here any more"));
         let (folder, guest) = running(app, &uuid).ok_or_else(gone)?;
-        let new = whole(guest.clone());
+        let new = whole(guest.clone(), bandwidth_bytes_s);
         rewrite::change(&folder, &guest, &new).await.map_err(|error| match error {
             Unchanged::Undone(why) => {
                 failed(format_args!("the memory of guest {name} stays where it is: {why}"))

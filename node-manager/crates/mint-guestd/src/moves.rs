@@ -229,12 +229,12 @@ pub(crate) async fn spread(app: &App, domain: &Domain) -> Result<Option<Spread>,
     Ok(Some(Spread { main_bytes: guest.main_bytes.min(guest.memory_bytes), hosts }))
 }
 
-/// A guest that is to have all of its memory at its main host.
-pub(crate) fn whole(guest: SplitGuest) -> SplitGuest {
+/// A guest that is to have all of its memory at its main host, where it comes no faster than that.
+pub(crate) fn whole(guest: SplitGuest, drain_bytes_s: Option<u64>) -> SplitGuest {
     let main_bytes = whole_bytes(guest.memory_bytes, guest.chunk_bytes);
     let each = guest.servers.into_iter();
     let servers = each.map(|server| Server { leaves: true, ..server }).collect();
-    SplitGuest { main_bytes, servers, ..guest }
+    SplitGuest { main_bytes, servers, drain_bytes_s, ..guest }
 }
 
 /// A guest of this node is about to go, to a host that has so much for it (none: as much as this
@@ -263,7 +263,7 @@ pub(crate) async fn go(
     let asked = PagerCall::Go { ip, secret, bandwidth_bytes_s, main_bytes };
     match call(&folder, &asked).await {
         Ok(PagerAnswer::Goes(address)) => {
-            let guest = if merge { whole(guest) } else { guest };
+            let guest = if merge { whole(guest, bandwidth_bytes_s) } else { guest };
             let main_bytes = main_bytes.unwrap_or(guest.main_bytes);
             let epoch = guest.epoch + 1;
             let guest = SplitGuest { main_bytes, epoch, qemu: 0, main: None, ..guest };

@@ -19,11 +19,13 @@ const READ_WITHIN: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// They have not changed, or not yet.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Unchanged {
     /// They are as before, because of this.
+    #[error("{0}")]
     Undone(String),
     /// Its pager has not said that it has read them: it, or its successor, reads them later.
+    #[error("its pager reads it later: {0}")]
     Later(io::Error),
 }
 

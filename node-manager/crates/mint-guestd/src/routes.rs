@@ -208,7 +208,7 @@ async fn evacuate(State(app): Shared, body: String) -> Result<Response, Failure>
     }
     if request.memory {
         return Ok(lines::respond(move |lines| async move {
-            let line = match leases::evacuate(&app, request.dry_run, &lines).await {
+            let line = match leases::evacuate(&app, &request, &lines).await {
                 Ok(result) => Line::Result(json!(result)),
                 Err(error) => Line::Error(error),
             };

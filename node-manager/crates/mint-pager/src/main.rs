@@ -14,7 +14,7 @@ use std::sync::Arc;
 use clap::Parser;
 use mint_pager::{
     Budget, Coming, FilePager, GuestMemory, Home, Qemu, Reread, Server, Servers, Sockets, Sub,
-    Took, run, stage,
+    Terms, Took, run, stage,
 };
 use mint_split::{Ages, Greeting, PAGE_BYTES, Places, Policy, SplitGuest, files};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
@@ -119,7 +119,12 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let folder = args.folder.clone();
     let reread: Reread = Box::new(move || {
         let guest = read(&folder)?;
-        Ok((servers(&guest), budget(&guest), guest.policy))
+        Ok(Terms {
+            servers: servers(&guest),
+            budget: budget(&guest),
+            policy: guest.policy,
+            drain_bytes_s: guest.drain_bytes_s,
+        })
     });
     let qemu = Qemu::new(qemu, guest.monitor.clone());
     let home = Home { guest, folder: args.folder.clone(), qemu, faults };

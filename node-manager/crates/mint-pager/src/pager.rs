@@ -22,6 +22,7 @@ mod streak;
 
 use ahead::Ahead;
 pub(crate) use ahead::choose;
+use leave::Drain;
 pub use room::{Budget, PagerError, Sub};
 use room::{SubState, room};
 use streak::Streak;
@@ -57,10 +58,8 @@ pub struct Pager<'a, M, V> {
     streak: Streak,
     /// Pages that are coming because somebody waits for them.
     wanted: BTreeSet<PageNo>,
-    /// Chunks that come to go elsewhere, and that nobody waits for.
-    draining: BTreeSet<ChunkNo>,
-    /// How far that has come.
-    drained_to: u64,
+    /// What comes to go elsewhere.
+    drain: Drain,
     /// The guest is between two main hosts.
     is_held: bool,
     /// Of a guest that goes: what goes ahead of it.
@@ -97,7 +96,6 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         room(geometry, budget, subs)?;
         let subs = subs.iter().map(|sub| SubState::new(sub, geometry.chunk_pages())).collect();
         let (waiting, wanted, done) = (VecDeque::new(), BTreeSet::new(), Done::default());
-        let (draining, drained_to, is_held) = (BTreeSet::new(), 0, false);
         let mut pager = Self {
             places,
             memory,
@@ -107,9 +105,8 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             waiting,
             streak: Streak::default(),
             wanted,
-            draining,
-            drained_to,
-            is_held,
+            drain: Drain::default(),
+            is_held: false,
             ahead: None,
             done,
         };
@@ -359,7 +356,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             Some(Answer::Wait) => {
                 // it comes for itself from now on
                 let chunk = self.places.geometry().chunk_of(page);
-                self.draining.remove(&chunk);
+                self.drain.chunks.remove(&chunk);
                 self.follow_fault(chunk);
                 self.wanted.insert(page);
             }
@@ -484,7 +481,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
             self.make_room(orders)?;
         }
         self.prefetch(orders)?;
-        self.drain(orders)
+        self.go_on_draining(orders)
     }
 
     /// Whether a chunk more may be on its way to memory servers.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use tracing::{debug, error, info, warn};
 use crate::entering::enter;
 use crate::going::Goings;
 use crate::looks::look;
+use crate::pace::pace;
 use crate::pager::{Budget, Fault, PagerError, Sub};
 use crate::shared::{FilePager, Home, Locked, Server, Shared, Stage, Way, say_all};
 use crate::step::step;
@@ -30,8 +31,21 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// A guest's memory servers, and what each may keep.
 pub type Servers = Vec<(Server, Sub)>;
 
-/// Reads them again, and the guest's budget and policy: they may have changed.
-pub type Reread = Box<dyn Fn() -> io::Result<(Servers, Budget, PagingPolicy)> + Send>;
+/// What a guest's file says of where its memory is to be.
+pub struct Terms {
+    /// On which memory servers.
+    pub servers: Servers,
+    /// How much here.
+    pub budget: Budget,
+    /// What goes.
+    pub policy: PagingPolicy,
+    /// How fast what a memory server that leaves has is asked for, in bytes a second; none: as fast as
+    /// it goes.
+    pub drain_bytes_s: Option<u64>,
+}
+
+/// Reads them again: they may have changed.
+pub type Reread = Box<dyn Fn() -> io::Result<Terms> + Send>;
 
 /// Why a conversation ended.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +101,11 @@ pub fn run(
         broken: Mutex::default(),
         tells,
     });
+    let drain_bytes_s = shared.home.guest.drain_bytes_s;
+    shared.lock().pager.bound_drain(drain_bytes_s.is_some());
     talk_to(&shared, servers)?;
+    let tell_pace = pace(&shared)?;
+    _ = tell_pace.send(drain_bytes_s);
     let Sockets { status, map, again, go } = sockets;
     let asked = shared.clone();
     thread::Builder::new()
@@ -109,7 +127,7 @@ pub fn run(
     let looking = shared.clone();
     thread::Builder::new().name("look".into()).spawn(move || look(&looking))?;
     let asked = shared.clone();
-    let changing = move || change(&asked, &again, &reread);
+    let changing = move || change(&asked, &again, &reread, &tell_pace);
     thread::Builder::new().name("again".into()).spawn(changing)?;
     serve(&shared, &goings, &told)
 }
@@ -132,9 +150,14 @@ pub(crate) fn talk_to(shared: &Arc<Shared>, servers: Servers) -> io::Result<()> 
 
 /// The guest's memory servers have changed, says who connects; is told "done", or why they cannot
 /// be: then those before are still.
-fn change(shared: &Arc<Shared>, again: &UnixListener, reread: &Reread) {
+fn change(
+    shared: &Arc<Shared>,
+    again: &UnixListener,
+    reread: &Reread,
+    tell_pace: &Sender<Option<u64>>,
+) {
     for stream in again.incoming() {
-        let said = match changed(shared, reread) {
+        let said = match changed(shared, reread, tell_pace) {
             Ok(()) => "done".to_owned(),
             // it may have begun: a successor reads the same
             Err(PagerError::Memory(error)) => {
@@ -151,8 +174,12 @@ fn change(shared: &Arc<Shared>, again: &UnixListener, reread: &Reread) {
     }
 }
 
-fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
-    let (servers, budget, policy) = reread()?;
+fn changed(
+    shared: &Arc<Shared>,
+    reread: &Reread,
+    tell_pace: &Sender<Option<u64>>,
+) -> Result<(), PagerError> {
+    let Terms { servers, budget, policy, drain_bytes_s } = reread()?;
     let subs: Vec<Sub> = servers.iter().map(|(_, sub)| *sub).collect();
     {
         let mut locked = shared.lock();
@@ -169,8 +196,12 @@ fn changed(shared: &Arc<Shared>, reread: &Reread) -> Result<(), PagerError> {
             }
             way.server = server.clone();
         }
+        // not before: they may be refused
+        pager.bound_drain(drain_bytes_s.is_some());
         say_all(ways, pager.is_held(), orders);
     }
+    // it ends with the pager alone
+    _ = tell_pace.send(drain_bytes_s);
     Ok(talk_to(shared, servers)?)
 }
 

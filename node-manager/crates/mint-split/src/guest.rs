@@ -203,6 +203,10 @@ pub struct SplitGuest {
     /// Nodes that are to keep nothing of it any more, as long as they run.
     #[serde(default)]
     pub left: Vec<NodeStart>,
+    /// What a memory server that leaves has is asked for no faster than so many bytes a second; none:
+    /// as fast as it goes. What somebody waits for comes beside that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_bytes_s: Option<u64>,
 }
 
 fn one() -> u32 {

@@ -7,7 +7,7 @@ mod vm;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName};
+use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName, parse_bytes};
 
 pub use machine::{LinkArgs, MachineCommand};
 pub use vm::{ImportArgs, MigrateArgs, MigrateHow, VmArgs, VmCommand};
@@ -443,6 +443,9 @@ pub enum MemoryCommand {
         /// Only say where it would go
         #[arg(long)]
         dry_run: bool,
+        /// At most so many bytes a second, e.g. 100M
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+        bandwidth: Option<u64>,
     },
 }
 

@@ -273,12 +273,18 @@ pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
 }
 
 async fn evacuate(machine: &Machine, node: u32) -> Result<EvacuateResult, ErrorBody> {
-    leaves(machine, node, false).await
+    leaves(machine, node, false, None).await
 }
 
-async fn leaves(machine: &Machine, node: u32, dry_run: bool) -> Result<EvacuateResult, ErrorBody> {
+async fn leaves(
+    machine: &Machine,
+    node: u32,
+    dry_run: bool,
+    bandwidth_bytes_s: Option<u64>,
+) -> Result<EvacuateResult, ErrorBody> {
     let there = Client::unix(machine.folder.path().join(format!("guestd{node}.sock")));
-    let request = EvacuateRequest { memory: true, dry_run, ..EvacuateRequest::default() };
+    let request =
+        EvacuateRequest { memory: true, dry_run, bandwidth_bytes_s, ..EvacuateRequest::default() };
     there.operate("/v1/local/evacuate", &request, |_| {}).await.map_err(body)
 }
 
@@ -301,19 +307,22 @@ fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
         // one that starts just now may have read it
         let given = third(&machine);
         // first it is only told
-        let told = leaves(&machine, 2, true).await.unwrap().kept;
+        let told = leaves(&machine, 2, true, None).await.unwrap().kept;
         assert_eq!((told.len(), told[0].to.as_deref()), (1, Some("node3")));
         assert_eq!((store.leases(), guest()), (leases.clone(), before.clone()));
         assert_eq!(given.lock().unwrap().len(), 0);
-        let failed = evacuate(&machine, 2).await.unwrap_err();
+        let failed = leaves(&machine, 2, false, Some(7 << 20)).await.unwrap_err();
         assert!(failed.message.contains("when its pager answers"), "{failed}");
+        assert_eq!(guest().drain_bytes_s, Some(7 << 20));
         assert_eq!((guest().servers.len(), given.lock().unwrap().len()), (2, 1));
         assert_ne!(guest(), before);
 
         let chunks = pager(&folder);
         tokio::spawn(hosts::watch(machine.apps[0].clone()));
-        let (gone, ()) = tokio::join!(evacuate(&machine, 2), async {
+        // another rate counts from then on
+        let (gone, ()) = tokio::join!(leaves(&machine, 2, false, Some(9 << 20)), async {
             until(|| guest().servers.len() == 2).await;
+            until(|| guest().drain_bytes_s == Some(9 << 20)).await;
             assert!(guest().servers[0].leaves && !guest().servers[0].is_over());
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert_eq!(store.leases(), leases, "it has some still");
@@ -323,6 +332,7 @@ fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
         assert_eq!((kept.len(), kept[0].to.as_deref()), (1, None), "it was on its way already");
         assert_eq!(store.leases(), []);
         until(|| guest().servers[0].is_over()).await;
+        assert_eq!(guest().drain_bytes_s, None, "nothing goes any more");
         let (server, lease) = (guest().servers[1].clone(), given.lock().unwrap()[0].clone());
         assert_eq!((server.node.as_str(), server.secret), ("node3", lease.secret));
         assert_eq!((lease.limit_bytes, lease.uuid), (leases[0].limit_bytes, leases[0].uuid));

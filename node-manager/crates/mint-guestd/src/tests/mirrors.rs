@@ -53,7 +53,7 @@ async fn leave(machine: &Machine, host: u32) -> KeptGone {
     let path = format!("/v1/local/vms/{UUID}/memory/leave");
     machine
         .client()
-        .post(&path, &HostLeaves { host, machine: None, dry_run: false })
+        .post(&path, &HostLeaves { host, machine: None, dry_run: false, bandwidth_bytes_s: None })
         .await
         .map_err(body)
         .unwrap()
@@ -179,7 +179,10 @@ fn node_whose_mirror_lacks_something_keeps_what_it_has() {
             let path = format!("/v1/local/vms/{UUID}/memory/leave");
             machine
                 .client()
-                .post::<KeptGone>(&path, &HostLeaves { host, machine: None, dry_run: false })
+                .post::<KeptGone>(
+                    &path,
+                    &HostLeaves { host, machine: None, dry_run: false, bandwidth_bytes_s: None },
+                )
                 .await
         };
         let waits = tokio::time::timeout(std::time::Duration::from_secs(2), leaves).await;

@@ -38,6 +38,7 @@ fn arrival() -> Arrival {
         policy: PagingPolicy::Clock,
         copies: 1,
         left: Vec::new(),
+        drain_bytes_s: None,
     };
     let source = Source {
         address: "10.0.0.9:4000".parse().unwrap(),

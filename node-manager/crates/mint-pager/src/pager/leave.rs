@@ -2,6 +2,8 @@
 //! A memory server that is to keep nothing of the guest any more: what it has goes by the main
 //! host to the others (partial migration by memory servers alone, 3-2). The guest runs on.
 
+use std::collections::BTreeSet;
+
 use mint_split::{ChunkNo, Frame, Place, SubNo, Victims};
 
 use super::room::{Budget, PagerError, Sub, SubState, room};
@@ -10,6 +12,18 @@ use crate::memory::Memory;
 
 /// Chunks that are on their way here at once.
 const AT_ONCE: usize = 4;
+
+/// What comes to go elsewhere.
+#[derive(Default)]
+pub(super) struct Drain {
+    /// Chunks that are on their way, and that nobody waits for.
+    pub chunks: BTreeSet<ChunkNo>,
+    /// How far the round through the guest's memory has come.
+    to: u64,
+    /// Pages that may be asked for still; less than none: so many too many were, as a chunk comes
+    /// whole. None: any number.
+    may_pages: Option<i64>,
+}
 
 impl<M: Memory, V: Victims> Pager<'_, M, V> {
     /// The guest's budget and memory servers are these from now on: those there were, in their
@@ -38,19 +52,44 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
         self.subs.get(usize::from(sub.0)).is_some_and(|state| state.leaves)
     }
 
+    /// Whether there is a bound from now on to what is asked for to go elsewhere.
+    pub fn bound_drain(&mut self, is_bounded: bool) {
+        let may_pages = self.drain.may_pages.unwrap_or(0);
+        self.drain.may_pages = is_bounded.then_some(may_pages);
+    }
+
+    /// So many pages more may be asked for to go elsewhere, if there is a bound. What was not used of
+    /// what was allowed before is not added to them.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be changed.
+    pub fn may_drain(&mut self, pages: u64) -> Result<Vec<Order>, PagerError> {
+        let more = i64::try_from(pages).unwrap_or(i64::MAX);
+        let Some(may) = self.drain.may_pages else { return Ok(Vec::new()) };
+        self.drain.may_pages = Some(may.saturating_add(more).min(more));
+        let mut orders = Vec::new();
+        self.go_on_draining(&mut orders)?;
+        Ok(orders)
+    }
+
     /// Asks for some of what is to go elsewhere, if there is room for it on its way.
-    pub(super) fn drain(&mut self, orders: &mut Vec<Order>) -> Result<(), PagerError> {
+    pub(super) fn go_on_draining(&mut self, orders: &mut Vec<Order>) -> Result<(), PagerError> {
         if self.is_held || !self.subs.iter().any(|sub| sub.leaves && sub.used_chunks > 0) {
-            self.draining.clear();
+            self.drain.chunks.clear();
             return Ok(());
         }
         let places = &self.places;
-        self.draining.retain(|&chunk| places.is_coming(chunk));
-        while self.draining.len() < AT_ONCE && self.has_room() {
+        self.drain.chunks.retain(|&chunk| places.is_coming(chunk));
+        let may = |drain: &Drain| drain.may_pages.is_none_or(|pages| pages > 0);
+        while self.drain.chunks.len() < AT_ONCE && may(&self.drain) && self.has_room() {
             let Some((chunk, from)) = self.next_to_drain() else { break };
             let runs = self.places.fetch(chunk);
+            if let Some(may) = &mut self.drain.may_pages {
+                let asked = runs.iter().map(|run| i64::from(run.count)).sum();
+                *may = may.saturating_sub(asked);
+            }
             orders.extend(runs.into_iter().map(|run| Order { to: from, frame: Frame::In(run) }));
-            self.draining.insert(chunk);
+            self.drain.chunks.insert(chunk);
             self.make_room(orders)?;
         }
         Ok(())
@@ -62,7 +101,7 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
         chunk: ChunkNo,
         orders: &mut Vec<Order>,
     ) -> Result<(), PagerError> {
-        if self.places.is_coming(chunk) || !self.draining.remove(&chunk) {
+        if self.places.is_coming(chunk) || !self.drain.chunks.remove(&chunk) {
             return Ok(());
         }
         // else its turn comes, as that of any other
@@ -77,8 +116,8 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
     fn next_to_drain(&mut self) -> Option<(ChunkNo, SubNo)> {
         let chunks = self.places.geometry().chunks();
         for _ in 0..chunks {
-            let chunk = ChunkNo(self.drained_to % chunks);
-            self.drained_to = self.drained_to.wrapping_add(1);
+            let chunk = ChunkNo(self.drain.to % chunks);
+            self.drain.to = self.drain.to.wrapping_add(1);
             let Some(sub) = self.places.sub_with(chunk).filter(|&sub| self.leaves(sub)) else {
                 continue;
             };

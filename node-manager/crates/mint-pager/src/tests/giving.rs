@@ -90,6 +90,7 @@ impl Host {
             policy: PagingPolicy::Aging,
             copies: 1,
             left: Vec::new(),
+            drain_bytes_s: None,
         }
     }
 

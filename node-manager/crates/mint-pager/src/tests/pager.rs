@@ -486,6 +486,50 @@ fn memory_server_that_leaves_has_nothing_any_more_without_anybody_who_touches_it
 }
 
 #[test]
+fn what_goes_elsewhere_is_asked_for_no_faster_than_it_may() {
+    let limits = [64, 64];
+    let mut world = World::new(limits);
+    let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
+    let mut pager = world.pager(&mut words, &mut subs).unwrap();
+    world.check(&mut pager).unwrap();
+    let kept = |world: &World, number: usize| world.servers[number].kept.list().unwrap().len();
+    assert!(kept(&world, 0) > 0 && kept(&world, 1) > 4 * 4);
+    pager.bound_drain(true);
+    world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
+    world.subs[1].leaves = true;
+    let mut orders = pager.change(&world.subs, BUDGET).unwrap();
+    let (before, mut asked, mut allowed, mut steps) = (pager.done().page_ins, 0, 0, 0);
+    let room = usize::try_from(CHUNK).unwrap();
+    while kept(&world, 1) > 0 {
+        assert!(steps < 1000, "{} are left", kept(&world, 1));
+        world.say(orders);
+        world.settle(&mut pager).unwrap();
+        asked = usize::try_from(pager.done().page_ins - before).unwrap();
+        // a chunk comes whole: less than one more than that
+        assert!(asked < allowed + room, "{asked} of {allowed}");
+        orders = pager.may_drain(1).unwrap();
+        (allowed, steps) = (allowed + 1, steps + 1);
+    }
+    assert!(asked + 2 * room > allowed, "{asked} of {allowed}: it waits for nothing else");
+    // one that somebody waits for is not counted, nor what was not used
+    for _ in 0..100 {
+        assert_eq!(pager.may_drain(1).unwrap(), []);
+    }
+    world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
+    world.subs[0].leaves = true;
+    let before = pager.done().page_ins;
+    let orders = pager.change(&world.subs, BUDGET).unwrap();
+    world.say(orders);
+    world.settle(&mut pager).unwrap();
+    assert!(pager.done().page_ins - before <= CHUNK, "what was not used before is not allowed now");
+    pager.bound_drain(false);
+    let orders = pager.make_room_again().unwrap();
+    world.say(orders);
+    world.settle(&mut pager).unwrap();
+    assert_eq!(kept(&world, 0), 0);
+}
+
+#[test]
 fn guest_whose_main_host_has_room_for_all_of_it_comes_there() {
     with_all(|world, pager| {
         assert!(pager.places().counts().remote > 40);

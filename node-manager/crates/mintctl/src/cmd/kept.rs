@@ -5,14 +5,22 @@ use mint_api::{EvacuateRequest, EvacuateResult};
 
 use super::context::{Context, Outcome};
 use super::node_path::path;
+use super::vm::check_bandwidth;
 use crate::output::{print, print_json};
 
 /// What a node keeps of the memory of other nodes' guests goes to other nodes, or would go.
 ///
 /// # Errors
 /// When another node has no room for it, or it does not get on.
-pub async fn evacuate(context: &Context, node: &str, dry_run: bool) -> Outcome {
-    let request = EvacuateRequest { memory: true, dry_run, ..EvacuateRequest::default() };
+pub async fn evacuate(
+    context: &Context,
+    node: &str,
+    dry_run: bool,
+    bandwidth_bytes_s: Option<u64>,
+) -> Outcome {
+    check_bandwidth(bandwidth_bytes_s)?;
+    let request =
+        EvacuateRequest { memory: true, dry_run, bandwidth_bytes_s, ..EvacuateRequest::default() };
     let path = path(node, "evacuate")?;
     let result: EvacuateResult =
         context.client.operate(&path, &request, |line| eprintln!("{line}")).await?;

@@ -41,8 +41,8 @@ pub async fn run(args: Args) -> Outcome {
         }
         Command::Cpu(ListCommand::List) => list::cpus(&context).await,
         Command::Memory(MemoryCommand::List) => list::memory(&context).await,
-        Command::Memory(MemoryCommand::Evacuate { node, dry_run }) => {
-            kept::evacuate(&context, &node, dry_run).await
+        Command::Memory(MemoryCommand::Evacuate { node, dry_run, bandwidth }) => {
+            kept::evacuate(&context, &node, dry_run, bandwidth).await
         }
         Command::Map { svg, output } => map::run(&context, svg, output.as_deref()).await,
         Command::Machine(command) => machine::run(&context, command).await,

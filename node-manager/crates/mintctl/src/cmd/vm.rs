@@ -141,7 +141,7 @@ struct Anew {
 }
 
 async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) -> Outcome {
-    check(&args.how)?;
+    check_bandwidth(args.how.bandwidth)?;
     let request = MigrateRequest {
         to: args.to,
         dry_run: args.how.dry_run,
@@ -162,7 +162,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) 
 }
 
 async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
-    check(&how)?;
+    check_bandwidth(how.bandwidth)?;
     let request = EvacuateRequest {
         dry_run: how.dry_run,
         bandwidth_bytes_s: how.bandwidth,
@@ -181,8 +181,11 @@ async fn evacuate(context: &Context, node: &str, how: MigrateHow) -> Outcome {
 }
 
 /// What clap cannot see.
-fn check(how: &MigrateHow) -> Result<(), Failure> {
-    if how.bandwidth == Some(0) {
+///
+/// # Errors
+/// When nothing could move.
+pub(super) fn check_bandwidth(bytes_s: Option<u64>) -> Result<(), Failure> {
+    if bytes_s == Some(0) {
         return Err(Failure::usage("bandwidth 0 is none: leave --bandwidth out for no limit"));
     }
     Ok(())
