@@ -5,6 +5,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mint_api::frame::{ExecExit, FrameKind, read_frame, write_frame, write_json};
 use mint_api::{ErrorBody, ErrorCode};
@@ -18,6 +19,8 @@ use crate::app::App;
 
 /// Of a terminal's output at once.
 const CHUNK_BYTES: usize = 4096;
+/// For what somebody has typed who has left then: a guest may not read it.
+const TYPED: Duration = Duration::from_secs(60);
 
 /// A guest's console, held by one client.
 pub(crate) struct Console {
@@ -75,6 +78,8 @@ impl Console {
             while let Ok(length @ 1..) = output.read(&mut buffer).await {
                 let data = &buffer[..length];
                 if write_frame(&mut writer, FrameKind::Stdout, data).await.is_err() {
+                    // who has left may have typed before: `typing` ends behind that
+                    tokio::time::sleep(TYPED).await;
                     return;
                 }
             }

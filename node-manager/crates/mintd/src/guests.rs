@@ -27,7 +27,7 @@ use crate::openapi::{Route, get, post};
 use crate::peer_clients::peer_error;
 use crate::request::Request as Asked;
 use crate::resolve::{Place, place};
-use crate::streams;
+use crate::streams::{self, Sent};
 
 /// For another node's daemon to begin its answer, where it is asked what guests are there. A
 /// migration answers at once, too: with lines.
@@ -215,7 +215,7 @@ async fn console_here(State(app): Shared, uri: Uri, request: Request) -> Result<
     let path = uri.path().to_owned();
     let there = guestd(&app).upgrade(&path).await.map_err(|error| guestd_down(&app, error))?;
     let node = app.here;
-    upgraded(request, move |here| streams::forward(app, node, here, there))
+    upgraded(request, move |here| streams::forward(app, node, Sent::Typed, here, there))
 }
 
 /// Pages are no frames of ours: they pass as they are.
@@ -251,7 +251,9 @@ async fn console_there(
             let there = app.peers.linked(&link, id)?.upgrade(&path).await.map_err(peer_error)?;
             // a machine that goes takes the connection along
             let here = app.here;
-            return upgraded(request, move |io| streams::forward(app, here, io, there));
+            return upgraded(request, move |io| {
+                streams::forward(app, here, Sent::Typed, io, there)
+            });
         }
     };
     let there = if node.id == app.here {
@@ -262,7 +264,7 @@ async fn console_there(
     } else {
         return Err(Failure(ErrorBody::refused(vec![mint_node::not_running(&node)])));
     };
-    upgraded(request, move |here| streams::forward(app, node.id, here, there))
+    upgraded(request, move |here| streams::forward(app, node.id, Sent::Typed, here, there))
 }
 
 /// The path that a node's own daemons know for `/v1/nodes/NODE/…`.

@@ -108,7 +108,9 @@ pub(crate) async fn exec(
     let client = app.peers.client(node.id)?;
     let path = format!("/v1/nodes/{}/exec", node.id);
     let there = client.upgrade(&path).await.map_err(|error| no_frames(&node, error))?;
-    upgraded(request, move |here| streams::forward(app, node.id, here, there))
+    upgraded(request, move |here| {
+        streams::forward(app, node.id, streams::Sent::Dropped, here, there)
+    })
 }
 
 /// Why a node's daemon does not carry frames.

@@ -29,6 +29,8 @@ const PROBE_PERIOD: Duration = Duration::from_secs(1);
 const LIFE_PERIOD: Duration = Duration::from_millis(250);
 /// For a client to take the last frame and hang up.
 const LINGER: Duration = Duration::from_secs(5);
+/// For what somebody has typed who has left then.
+const TYPED: Duration = Duration::from_secs(60);
 /// Console: shortest and longest time between looks for more.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// Console of a node that does not run: the same, should an event of its start be missed.
@@ -181,12 +183,22 @@ pub(crate) async fn carry(
     }
 }
 
+/// What a client has sent that leaves before all of it has been passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// Nobody wants it: the command goes with its client.
+    Dropped,
+    /// It was typed, and is passed on.
+    Typed,
+}
+
 /// Passes frames between a client here and the daemon of another node, and tells
 /// the client when that node ends: its half of the connection would stay silent
 /// for ever.
 pub(crate) async fn forward(
     app: Arc<App>,
     node: NodeId,
+    sent: Sent,
     here: impl AsyncRead + AsyncWrite + Unpin + Send,
     there: impl AsyncRead + AsyncWrite + Unpin + Send,
 ) {
@@ -221,7 +233,12 @@ pub(crate) async fn forward(
             };
             let Some(frame) = next else { break };
             let last = matches!(frame.kind, FrameKind::Exit | FrameKind::Error);
-            if write_frame(&mut to_client, frame.kind, &frame.data).await.is_err() || last {
+            let is_told = write_frame(&mut to_client, frame.kind, &frame.data).await.is_ok();
+            if !is_told && sent == Sent::Typed {
+                // `requests` ends behind what was typed
+                tokio::time::sleep(TYPED).await;
+            }
+            if !is_told || last {
                 return;
             }
         }

@@ -119,7 +119,8 @@ async fn through_cat(io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Sen
 fn forwarded(daemon: &Daemon) -> tokio::io::DuplexStream {
     let (client, here) = tokio::io::duplex(1 << 16);
     let (there, far) = tokio::io::duplex(1 << 16);
-    tokio::spawn(streams::forward(daemon.app.clone(), NodeId::ZERO, here, there));
+    let sent = streams::Sent::Dropped;
+    tokio::spawn(streams::forward(daemon.app.clone(), NodeId::ZERO, sent, here, there));
     tokio::spawn(streams::exec(far));
     client
 }
@@ -239,5 +240,30 @@ fn what_was_typed_arrives_also_when_who_typed_it_has_left() {
             assert!(std::time::Instant::now() < end, "lost: {lost:?}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
+    });
+}
+
+#[test]
+fn what_was_typed_goes_on_to_another_node_also_when_who_typed_it_has_left() {
+    test(async || {
+        let daemon = Daemon::start(FakeMachine::new()).await;
+        let mut lost = Vec::new();
+        for number in 0..40 {
+            let (client, here) = tokio::io::duplex(1 << 16);
+            let (there, far) = tokio::io::duplex(1 << 16);
+            let (mut reader, mut writer) = tokio::io::split(far);
+            // there is something to be shown, which it does not wait for
+            write_frame(&mut writer, FrameKind::Stdout, &[b'.'; 4096]).await.unwrap();
+            let (left, mut typing) = tokio::io::split(client);
+            write_frame(&mut typing, FrameKind::Stdin, b"typed").await.unwrap();
+            drop((left, typing));
+            let sent = streams::Sent::Typed;
+            tokio::spawn(streams::forward(daemon.app.clone(), NodeId::ZERO, sent, here, there));
+            match tokio::time::timeout(STUCK, read_frame(&mut reader)).await.unwrap() {
+                Ok(Some(frame)) => assert_eq!(frame.data, b"typed"),
+                Ok(None) | Err(_) => lost.push(number),
+            }
+        }
+        assert_eq!(lost, [] as [usize; 0], "of 40");
     });
 }
