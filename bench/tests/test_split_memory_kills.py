@@ -23,10 +23,11 @@ COMPARED = "tick [0-9]* at .*, [1-9][0-9]* versions"
 GIVES, AHEAD, READY, FINAL, FINISHED, GONE = (
     Step(f"pager-{name}", SOURCE) for name in ("gives", "ahead", "ready", "final", "finished", "gone")
 )
+LENT = Step("move-lent", SOURCE)
 COMES = Step("memory-comes", TARGET)
 COPIED, HAS_ALL = (Step(f"pager-{name}", TARGET) for name in ("copied", "has-all"))
 RUNS, ENTERS = (Step(f"pager-{name}", TARGET, is_over=True) for name in ("runs", "enters"))
-STEPS = (COMES, GIVES, COPIED, AHEAD, READY, FINAL, FINISHED, HAS_ALL, GONE, RUNS, ENTERS)
+STEPS = (LENT, COMES, GIVES, COPIED, AHEAD, READY, FINAL, FINISHED, HAS_ALL, GONE, RUNS, ENTERS)
 
 PAGER, KEEPER = ({side: Victim(what, side) for side in (SOURCE, TARGET)} for what in ("mint-pager", "mint-keeper"))
 MEMORY_SERVER = Victim("mint-store", HOST)
@@ -39,8 +40,10 @@ FIRST = ((GONE, NODE[TARGET]), (READY, NODE[SOURCE]))
 
 
 def is_there(step: Step, victim: Victim) -> bool:
-    """Whether there is such a victim then: once the guest runs on its new node, nothing of it may be left on the other."""
-    return not (step.is_over and victim in (kind[SOURCE] for kind in (QEMU, PAGER, KEEPER)))
+    """Whether there is such a victim then: nothing of the guest is on its new node at first, and once it runs there,
+    nothing of it may be left on the other."""
+    nowhere = SOURCE if step.is_over else TARGET if step == LENT else None
+    return nowhere is None or victim not in (kind[nowhere] for kind in (QEMU, PAGER, KEEPER))
 
 
 ALL = FIRST + tuple(pair for pair in itertools.product(STEPS, VICTIMS) if is_there(*pair) and pair not in FIRST)
@@ -55,7 +58,7 @@ class SplitRound(Round):
         super().__init__(server, source, disk, step, victim)
         self.numbers[HOST], self.nodes[HOST] = 0, server.zero
         # less than it has, for pages to go ahead of it
-        if step == AHEAD:
+        if step in (AHEAD, LENT):
             self.options = f"--split main={MAIN_MIB - 4}M,node0=rest"
 
     def allowed(self) -> set[tuple[str, str]]:
@@ -80,6 +83,8 @@ class SplitRound(Round):
                 f"[ $(ls {FOLDERS} 2>/dev/null | wc -l) = {count} ] && ! ls {FOLDERS.replace('guest.json', '*oming.json')} 2>/dev/null",
                 LIMIT_S,
             )
+            # nor does it say any more how it was before the move
+            self.nodes[place].wait("nothing is lent", f"! grep -l '\"lent\"' {FOLDERS} 2>/dev/null", LIMIT_S)
         main = self.numbers[side] if state == "running" else None
         lease = f"cat {STORE}/*.lease 2>/dev/null"
         wanted = f'{lease} | tr -d " " | grep -q \'"node":{main},\'' if main else f'[ -z "$(ls {STORE})" ]'

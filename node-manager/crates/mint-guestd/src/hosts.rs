@@ -21,6 +21,7 @@ use crate::mirrors;
 use crate::pagers::view;
 use crate::rewrite::{self, Unchanged, has_read, read_again};
 use crate::servers::{Host, is_on};
+use crate::split;
 
 /// Between looks at guests of which a host is to keep nothing any more.
 const LOOK: Duration = Duration::from_secs(2);
@@ -315,8 +316,17 @@ async fn change(
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
         sleep(LOOK).await;
-        for (_, guest) in known(&app).into_iter().filter(|(_, guest)| is_leaving(guest)) {
-            settle(&app, &text(&guest.uuid)).await;
+        for (_, guest) in known(&app) {
+            let uuid = text(&guest.uuid);
+            if guest.lent.is_none() && !is_leaving(&guest) {
+                continue;
+            }
+            // one that moves is its operation's
+            let Some(_changing) = app.begin(&uuid) else { continue };
+            match guest.lent {
+                Some(_) => split::take_back(&app, &uuid).await,
+                None => settle(&app, &uuid).await,
+            }
         }
     }
 }
@@ -327,8 +337,7 @@ fn is_leaving(guest: &SplitGuest) -> bool {
 }
 
 /// Ends the leases of hosts that keep nothing of a guest any more.
-async fn settle(app: &Arc<App>, uuid: &str) {
-    let Some(_changing) = app.begin(uuid) else { return };
+async fn settle(app: &App, uuid: &str) {
     // what is read before another one's change would undo that
     let Some((folder, guest)) = running(app, uuid).filter(|(_, guest)| is_leaving(guest)) else {
         return;

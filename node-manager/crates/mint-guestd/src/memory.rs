@@ -94,6 +94,7 @@ pub(crate) async fn begin(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
         copies: split.copies,
         left: Vec::new(),
         drain_bytes_s: None,
+        lent: None,
     };
     let begun = begin_with(app, &mut guest, &split, main).await;
     if begun.is_err() {

@@ -272,13 +272,13 @@ impl Way {
         for change in &self.plan.changes {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
         }
-        let lent = match &self.split {
-            Some(split) => Some(split::lend(app, &self.uuid, split, self.to.id).await?),
-            None => None,
-        };
+        if let Some(split) = &self.split {
+            split::lend(app, &self.uuid, split, self.to.id).await?;
+            step("move-lent").await;
+        }
         let result = self.goes(app, lines).await;
-        if let (Err(_), Some(lent)) = (&result, lent) {
-            split::take_back(app, lent).await;
+        if result.is_err() {
+            split::take_back(app, &self.uuid).await;
         }
         result
     }

@@ -266,7 +266,7 @@ pub(crate) async fn go(
             let guest = if merge { whole(guest, bandwidth_bytes_s) } else { guest };
             let main_bytes = main_bytes.unwrap_or(guest.main_bytes);
             let epoch = guest.epoch + 1;
-            let guest = SplitGuest { main_bytes, epoch, qemu: 0, main: None, ..guest };
+            let guest = SplitGuest { main_bytes, epoch, qemu: 0, main: None, lent: None, ..guest };
             let source = Source { address, secret, bandwidth_bytes_s };
             Ok(Arrival { guest, source })
         }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
-use mint_split::{Lease, LeaseEnd, NodeStart, PAGE_BYTES, Server, SplitGuest, files, limit_bytes};
+use mint_split::{
+    Lease, LeaseEnd, Lent, NodeStart, PAGE_BYTES, Server, SplitGuest, files, limit_bytes,
+};
 use mint_types::{NodeId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -18,8 +20,9 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::hosts::{gives_back, running};
+use crate::journal::Side;
 use crate::memory::{
-    ask, check_copies, failed, find, kept_lease, lease, named, random_secret, text, write,
+    ask, check_copies, failed, find, kept_lease, lease, named, random_secret, write,
 };
 use crate::pagers::view;
 use crate::rewrite::{self, Unchanged, read_again};
@@ -75,11 +78,13 @@ struct Asked {
     before: Option<Lease>,
 }
 
-/// Hosts have given what a guest is to have there.
-pub(crate) struct Lent {
-    folder: PathBuf,
-    before: SplitGuest,
-    after: SplitGuest,
+/// Why a guest's hosts change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum For {
+    /// It is on its main host.
+    Here,
+    /// It is about to go there.
+    Move,
 }
 
 /// Splits a guest's memory so on this node; returns when that has what it is to have.
@@ -94,10 +99,10 @@ pub(crate) async fn apply(
     here: NodeId,
     lines: &Lines,
 ) -> Result<(), ErrorBody> {
-    let lent = change(app, uuid, split, here, |_| split.main_bytes).await?;
+    let (folder, guest) = change(app, uuid, split, here, For::Here).await?;
     let main = format_bytes(split.main_bytes);
-    info!(guest = lent.after.name, main, "its memory is split anew");
-    wait(&lent.folder, &lent.after, lines).await
+    info!(guest = guest.name, main, "its memory is split anew");
+    wait(&folder, &guest, lines).await
 }
 
 /// Hosts give a guest that is about to move to that node what it is to have there: its pager can
@@ -110,24 +115,22 @@ pub(crate) async fn lend(
     uuid: &str,
     split: &Split,
     to: NodeId,
-) -> Result<Lent, ErrorBody> {
-    // hosts that are to have nothing any more give it back to this one
-    change(app, uuid, split, to, |main_bytes| main_bytes.max(split.main_bytes)).await
+) -> Result<(), ErrorBody> {
+    change(app, uuid, split, to, For::Move).await.map(drop)
 }
 
-/// The guest stays: hosts that have nothing of it give up their leases ([`crate::hosts::watch`]).
-pub(crate) async fn take_back(app: &Arc<App>, lent: Lent) {
-    let Lent { folder, before, after } = lent;
-    let Some((_, mut guest)) = running(app, &text(&before.uuid)) else { return };
-    if folder.join(files::GOING).exists() || guest != after {
-        warn!(guest = before.name, "its hosts keep their leases until it is split again or ends");
+/// The guest stays: hosts that have nothing of it give up their leases ([`crate::hosts::watch`],
+/// which sees to this, too, if it cannot be done now).
+pub(crate) async fn take_back(app: &App, uuid: &str) {
+    let Some((folder, guest)) = running(app, uuid) else { return };
+    // its pager may be sending them something still, and settle.rs ends that
+    if guest.lent.is_none()
+        || folder.join(files::GOING).exists()
+        || app.journal.get(Side::Departure, uuid).is_some()
+    {
         return;
     }
-    for (number, server) in guest.servers.iter_mut().enumerate() {
-        server.leaves = before.servers.get(number).is_none_or(|before| before.leaves);
-    }
-    let SplitGuest { main_bytes, policy, copies, .. } = before;
-    let guest = SplitGuest { main_bytes, policy, copies, ..guest };
+    let guest = guest.taken_back();
     match write(&folder, &guest) {
         Ok(()) => read_again(&folder, &guest).await,
         Err(error) => warn!(guest = guest.name, %error, "its hosts cannot be written down"),
@@ -139,16 +142,29 @@ async fn change(
     uuid: &str,
     split: &Split,
     to: NodeId,
-    main_bytes: impl FnOnce(u64) -> u64,
-) -> Result<Lent, ErrorBody> {
+    why: For,
+) -> Result<(PathBuf, SplitGuest), ErrorBody> {
     let (folder, guest) = running(app, uuid)
         .ok_or_else(|| failed(format_args!("guest {uuid} does not run here any more")))?;
+    // what was lent for a move that nobody ended
+    let guest = guest.taken_back();
+    let lent = Lent {
+        main_bytes: guest.main_bytes,
+        policy: guest.policy,
+        copies: guest.copies,
+        leaves: guest.servers.iter().map(|server| server.leaves).collect(),
+    };
     let here = app.here().await?;
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
     let mut asked = Vec::new();
     let new = match servers(app, &guest, split, main, to, &mut asked).await {
         Ok(servers) => SplitGuest {
-            main_bytes: main_bytes(guest.main_bytes),
+            main_bytes: match why {
+                For::Here => split.main_bytes,
+                // hosts that are to have nothing any more give it back to this one
+                For::Move => guest.main_bytes.max(split.main_bytes),
+            },
+            lent: (why == For::Move).then_some(lent),
             policy: split.policy,
             copies: split.copies,
             servers,
@@ -160,7 +176,7 @@ async fn change(
         }
     };
     match rewrite::change(&folder, &guest, &new).await {
-        Ok(()) => Ok(Lent { folder, before: guest, after: new }),
+        Ok(()) => Ok((folder, new)),
         Err(Unchanged::Undone(why)) => {
             give_back(app, asked).await;
             let name = &guest.name;

@@ -5,6 +5,7 @@
 mod console;
 mod evacuate;
 mod import;
+mod lent;
 mod linked;
 mod memory;
 mod mirrors;

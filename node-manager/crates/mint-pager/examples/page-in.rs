@@ -240,6 +240,7 @@ fn measure(pages: u64, chunk_pages: u64, is_bulk: bool) -> Result<(), Failed> {
         copies: 1,
         left: Vec::new(),
         drain_bytes_s: None,
+        lent: None,
     };
     // as long as it is open, the guest lives
     let (_lives, process) = UnixStream::pair()?;

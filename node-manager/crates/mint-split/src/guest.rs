@@ -207,6 +207,38 @@ pub struct SplitGuest {
     /// as fast as it goes. What somebody waits for comes beside that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_bytes_s: Option<u64>,
+    /// It is about to move, and hosts have given what it is to have there: how it was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<Lent>,
+}
+
+/// How a guest's memory was to be before its hosts changed for a move.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lent {
+    /// As [`SplitGuest::main_bytes`].
+    pub main_bytes: u64,
+    /// As [`SplitGuest::policy`].
+    pub policy: PagingPolicy,
+    /// As [`SplitGuest::copies`].
+    pub copies: u32,
+    /// Of each of the memory servers that there were, [`Server::leaves`].
+    pub leaves: Vec<bool>,
+}
+
+impl SplitGuest {
+    /// The guest stays where it is: its memory is to be as it was before hosts gave something for its
+    /// move. Those that gave it keep nothing in the end.
+    #[must_use]
+    pub fn taken_back(mut self) -> Self {
+        let Some(lent) = self.lent.take() else { return self };
+        for (number, server) in self.servers.iter_mut().enumerate() {
+            if !server.is_over() {
+                server.leaves = lent.leaves.get(number).copied().unwrap_or(true);
+            }
+        }
+        let Lent { main_bytes, policy, copies, .. } = lent;
+        Self { main_bytes, policy, copies, ..self }
+    }
 }
 
 fn one() -> u32 {

@@ -27,9 +27,9 @@ pub use geometry::{
     CHUNK_MAX, CHUNK_PAGES_MAX, ChunkNo, Geometry, GeometryError, PAGE, PAGE_BYTES, PageNo, PageRun,
 };
 pub use guest::{
-    Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, LooksView, MemoryView,
-    Mirror, MirrorView, NodeStart, PagerAnswer, PagerCall, Server, ServerAddress, ServerMirror,
-    ServerView, Source, SplitGuest, Uuid, limit_bytes, whole_bytes,
+    Arrival, ArrivalView, DepartureView, Lease, LeaseEnd, LeaseView, Leave, Lent, LooksView,
+    MemoryView, Mirror, MirrorView, NodeStart, PagerAnswer, PagerCall, Server, ServerAddress,
+    ServerMirror, ServerView, Source, SplitGuest, Uuid, limit_bytes, whole_bytes,
 };
 pub use map::{CELLS_MAX, MapCell, MemoryMap, cell_chunks};
 pub use pages::{Entry, Pages};

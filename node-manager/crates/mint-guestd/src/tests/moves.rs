@@ -39,6 +39,7 @@ fn arrival() -> Arrival {
         copies: 1,
         left: Vec::new(),
         drain_bytes_s: None,
+        lent: None,
     };
     let source = Source {
         address: "10.0.0.9:4000".parse().unwrap(),

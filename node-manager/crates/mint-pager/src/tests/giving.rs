@@ -91,6 +91,7 @@ impl Host {
             copies: 1,
             left: Vec::new(),
             drain_bytes_s: None,
+            lent: None,
         }
     }
 
