@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::app::{App, client_error, path_of};
+use crate::journal::Side;
 use crate::memory::{
     ask, failed, kept_lease, known, lease, named, path_to, random_secret, runs, text, write,
 };
@@ -21,7 +22,6 @@ use crate::mirrors;
 use crate::pagers::view;
 use crate::rewrite::{self, Unchanged, has_read, read_again};
 use crate::servers::{Host, is_on};
-use crate::split;
 
 /// Between looks at guests of which a host is to keep nothing any more.
 const LOOK: Duration = Duration::from_secs(2);
@@ -324,7 +324,7 @@ pub(crate) async fn watch(app: Arc<App>) {
             // one that moves is its operation's
             let Some(_changing) = app.begin(&uuid) else { continue };
             match guest.lent {
-                Some(_) => split::take_back(&app, &uuid).await,
+                Some(_) => take_back(&app, &uuid).await,
                 None => settle(&app, &uuid).await,
             }
         }
@@ -334,6 +334,24 @@ pub(crate) async fn watch(app: Arc<App>) {
 /// Whether a host of a guest is to keep nothing any more, and has its lease still.
 fn is_leaving(guest: &SplitGuest) -> bool {
     guest.servers.iter().any(|server| server.leaves && !server.is_over())
+}
+
+/// The guest stays: hosts that gave a lease for its move give it up once they have nothing of it.
+/// What cannot be done now is by [`watch`].
+pub(crate) async fn take_back(app: &App, uuid: &str) {
+    let Some((folder, guest)) = running(app, uuid) else { return };
+    // its pager may be sending them something still, and settle.rs ends that
+    if guest.lent.is_none()
+        || folder.join(files::GOING).exists()
+        || app.journal.get(Side::Departure, uuid).is_some()
+    {
+        return;
+    }
+    let guest = guest.taken_back();
+    match write(&folder, &guest) {
+        Ok(()) => read_again(&folder, &guest).await,
+        Err(error) => warn!(guest = guest.name, %error, "its hosts cannot be written down"),
+    }
 }
 
 /// Ends the leases of hosts that keep nothing of a guest any more.

@@ -278,7 +278,7 @@ impl Way {
         }
         let result = self.goes(app, lines).await;
         if result.is_err() {
-            split::take_back(app, &self.uuid).await;
+            hosts::take_back(app, &self.uuid).await;
         }
         result
     }

@@ -10,9 +10,7 @@ use std::time::Duration;
 use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
-use mint_split::{
-    Lease, LeaseEnd, Lent, NodeStart, PAGE_BYTES, Server, SplitGuest, files, limit_bytes,
-};
+use mint_split::{Lease, LeaseEnd, Lent, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes};
 use mint_types::{NodeId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -20,12 +18,9 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::hosts::{gives_back, running};
-use crate::journal::Side;
-use crate::memory::{
-    ask, check_copies, failed, find, kept_lease, lease, named, random_secret, write,
-};
+use crate::memory::{ask, check_copies, failed, find, kept_lease, lease, named, random_secret};
 use crate::pagers::view;
-use crate::rewrite::{self, Unchanged, read_again};
+use crate::rewrite::{self, Unchanged};
 use crate::servers::{self, Host, host, is_on};
 
 /// Between looks at what is to go, and how long that may stay as it is.
@@ -117,24 +112,6 @@ pub(crate) async fn lend(
     to: NodeId,
 ) -> Result<(), ErrorBody> {
     change(app, uuid, split, to, For::Move).await.map(drop)
-}
-
-/// The guest stays: hosts that have nothing of it give up their leases ([`crate::hosts::watch`],
-/// which sees to this, too, if it cannot be done now).
-pub(crate) async fn take_back(app: &App, uuid: &str) {
-    let Some((folder, guest)) = running(app, uuid) else { return };
-    // its pager may be sending them something still, and settle.rs ends that
-    if guest.lent.is_none()
-        || folder.join(files::GOING).exists()
-        || app.journal.get(Side::Departure, uuid).is_some()
-    {
-        return;
-    }
-    let guest = guest.taken_back();
-    match write(&folder, &guest) {
-        Ok(()) => read_again(&folder, &guest).await,
-        Err(error) => warn!(guest = guest.name, %error, "its hosts cannot be written down"),
-    }
 }
 
 async fn change(

@@ -13,6 +13,7 @@ use mint_split::{
 use crate::memory::Memory;
 
 mod ahead;
+mod drain;
 mod held;
 mod leave;
 mod prefetch;
@@ -22,7 +23,7 @@ mod streak;
 
 use ahead::Ahead;
 pub(crate) use ahead::choose;
-use leave::Drain;
+use drain::Drain;
 pub use room::{Budget, PagerError, Sub};
 use room::{SubState, room};
 use streak::Streak;

@@ -2,28 +2,15 @@
 //! A memory server that is to keep nothing of the guest any more: what it has goes by the main
 //! host to the others (partial migration by memory servers alone, 3-2). The guest runs on.
 
-use std::collections::BTreeSet;
-
 use mint_split::{ChunkNo, Frame, Place, SubNo, Victims};
 
+use super::drain::Drain;
 use super::room::{Budget, PagerError, Sub, SubState, room};
 use super::{Order, Pager};
 use crate::memory::Memory;
 
 /// Chunks that are on their way here at once.
 const AT_ONCE: usize = 4;
-
-/// What comes to go elsewhere.
-#[derive(Default)]
-pub(super) struct Drain {
-    /// Chunks that are on their way, and that nobody waits for.
-    pub chunks: BTreeSet<ChunkNo>,
-    /// How far the round through the guest's memory has come.
-    to: u64,
-    /// Pages that may be asked for still; less than none: so many too many were, as a chunk comes
-    /// whole. None: any number.
-    may_pages: Option<i64>,
-}
 
 impl<M: Memory, V: Victims> Pager<'_, M, V> {
     /// The guest's budget and memory servers are these from now on: those there were, in their
