@@ -16,6 +16,7 @@ mod ahead;
 mod drain;
 mod held;
 mod leave;
+mod out;
 mod prefetch;
 mod room;
 mod send_ahead;
@@ -24,6 +25,7 @@ mod streak;
 use ahead::Ahead;
 pub(crate) use ahead::choose;
 use drain::Drain;
+use out::frames;
 pub use room::{Budget, PagerError, Sub};
 use room::{SubState, room};
 use streak::Streak;
@@ -575,18 +577,9 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
         pages: &[(PageNo, Version)],
         orders: &mut Vec<Order>,
     ) -> Result<(), PagerError> {
-        let geometry = self.places.geometry();
-        let follows = |(one, _): &(PageNo, Version), (other, _): &(PageNo, Version)| {
-            one.0 + 1 == other.0 && geometry.chunk_of(*one) == geometry.chunk_of(*other)
-        };
-        for run in pages.chunk_by(follows) {
-            let Some(&(first, _)) = run.first() else { continue };
-            let mut bytes = vec![[0; PAGE]; run.len()];
-            self.memory.copied(first, &mut bytes)?;
-            let mut out = Pages::from(first);
-            run.iter().zip(&bytes).for_each(|((_, version), bytes)| out.push(*version, bytes));
-            orders.push(Order { to, frame: Frame::Out(out) });
-        }
+        let read = |first, bytes: &mut _| self.memory.copied(first, bytes);
+        let frames = frames(self.places.geometry(), pages, read)?;
+        orders.extend(frames.into_iter().map(|frame| Order { to, frame }));
         Ok(())
     }
 }

@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
-use mint_split::{ChunkNo, Frame, PAGE, PageNo, Pages, Place, SubNo, Version, Victims};
+use mint_split::{ChunkNo, Frame, PageNo, Place, SubNo, Version, Victims};
 
 use super::ahead::{Ahead, Candidate, There};
+use super::out::frames;
 use super::room::PagerError;
 use super::{Order, Pager};
 use crate::memory::Memory;
@@ -139,16 +140,9 @@ impl<M: Memory, V: Victims> Pager<'_, M, V> {
             }
             pages.push((page, version));
         }
-        let mut orders = Vec::new();
-        for run in pages.chunk_by(|(one, _), (other, _)| one.0 + 1 == other.0) {
-            let Some(&(first, _)) = run.first() else { continue };
-            let mut bytes = vec![[0; PAGE]; run.len()];
-            self.memory.pages(first, &mut bytes)?;
-            let mut out = Pages::from(first);
-            run.iter().zip(&bytes).for_each(|((_, version), bytes)| out.push(*version, bytes));
-            orders.push(Order { to, frame: Frame::Out(out) });
-        }
-        Ok(orders)
+        let read = |first, bytes: &mut _| self.memory.pages(first, bytes);
+        let frames = frames(self.places.geometry(), &pages, read)?;
+        Ok(frames.into_iter().map(|frame| Order { to, frame }).collect())
     }
 
     /// A page was written to, or has left: what memory servers have is not it any more.
