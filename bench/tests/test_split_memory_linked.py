@@ -44,12 +44,19 @@ def goes_on(machines: TwoMachines, guest: Guest, more: int = 1) -> None:
 @contextlib.contextmanager
 def short_of_memory(node: Node, left_mib: int) -> Iterator[None]:
     """A node has so much that it could give, besides what it keeps for itself."""
-    available_mib = int(node.out("awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo"))
-    node.run(f"fallocate -l {available_mib - RESERVE_MIB - left_mib}M /dev/shm/full")
+    node.run("mkdir -p /run/full && mount -t tmpfs -o size=100% full /run/full")
     try:
+        # what the kernel says is available changes with what it keeps of files: not at one go
+        node.run(
+            "size=0; for round in 1 2 3 4 5; do"
+            " available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo);"
+            f" size=$((size + available - {RESERVE_MIB + left_mib}));"
+            " truncate -s ${size}M /run/full/full && fallocate -l ${size}M /run/full/full; done",
+            LIMIT_S,
+        )
         yield
     finally:
-        node.run("rm -f /dev/shm/full")
+        node.run("umount /run/full")
 
 
 @pytest.mark.soak
