@@ -179,6 +179,22 @@ def test_node_that_keeps_memory_of_a_guest_neither_ends_nor_loses_memory(pair: S
     goes_on(big, 1)
 
 
+def test_node_gives_no_larger_lease_than_its_settings_say(pair: Server, big: Guest):
+    """What it has promised before stays."""
+    before = lease(pair.two)
+    with pair.two.undone(
+        "printf '[memory]\\nkeep_max = \"64M\"\\n' >>/etc/mint/mint.toml; sync; mint-service restart mintd",
+        "sed -i '/^\\[memory\\]$/,+1d' /etc/mint/mint.toml; sync; mint-service restart mintd",
+    ):
+        pair.wait_mintd(pair.two)
+        with pytest.raises(MintctlError) as caught:
+            pair.mintctl("vm", "migrate", "big", "--to", "one", "--split", f"main={LESS >> 20}M,two=rest")
+        assert caught.value.status == REFUSED and "node two may keep 64M" in str(caught.value), caught.value
+    pair.wait_mintd(pair.two)
+    assert lease(pair.two) == before
+    goes_on(big, 1)
+
+
 @pytest.mark.parametrize(("command", "why"), [
     ("mintctl vm migrate big --to two", "two keeps a part of the memory"),
     ("mintctl vm migrate big --to node0 --post-copy-after 1", "without post-copy"),

@@ -111,9 +111,20 @@ pub struct NodeKeeps {
     /// What it could promise besides; nothing from an older daemon.
     #[serde(default)]
     pub free_bytes: Option<u64>,
+    /// What its settings let it promise besides; nothing: they do not bound that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_bytes: Option<u64>,
     /// Of those that another node has the same of, how much that may not have yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<KeptMirror>,
+}
+
+impl NodeKeeps {
+    /// What it would promise besides.
+    #[must_use]
+    pub fn room_bytes(&self) -> u64 {
+        self.free_bytes.unwrap_or(0).min(self.may_bytes.unwrap_or(u64::MAX))
+    }
 }
 
 /// A copy of what a node keeps of a guest.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mint_api::{
     Client, ClientError, ErrorBody, ErrorCode, Hello, MachineView, NodeList, NodeView, node_path,
 };
-use mint_types::{MachineId, NodeId, Refusal, RefusalCode};
+use mint_types::{MachineId, NodeId, Refusal, RefusalCode, parse_bound};
 use tokio::time::timeout;
 use tracing::error;
 
@@ -107,6 +107,26 @@ impl App {
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ErrorBody> {
         let list: NodeList = self.mintd.get("/v1/nodes").await.map_err(client_error)?;
         Ok(list.nodes)
+    }
+
+    /// What this node's settings let it keep of other nodes' guests; none: any amount.
+    ///
+    /// # Errors
+    /// When mintd does not answer.
+    pub async fn keep_max_bytes(&self) -> Result<Option<u64>, ErrorBody> {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(default)]
+        struct Settings {
+            memory: Memory,
+        }
+        #[derive(serde::Deserialize, Default)]
+        #[serde(default)]
+        struct Memory {
+            keep_max: String,
+        }
+        let settings: Settings = self.mintd.get("/v1/config").await.map_err(client_error)?;
+        // mintd has read it as such
+        Ok(parse_bound(&settings.memory.keep_max).unwrap_or(None))
     }
 
     /// Machines that this one is linked with.

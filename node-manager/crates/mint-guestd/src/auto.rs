@@ -93,7 +93,8 @@ pub(crate) async fn resolve(
             };
             continue;
         }
-        others.extend(Room::of(&guest, &nodes, node.name.clone(), bytes, (None, node.id)));
+        let room = keeps.room_bytes();
+        others.extend(Room::of(&guest, &nodes, node.name.clone(), room, (None, node.id)));
     }
     if copies.unwrap_or(guest.copies) < 2 {
         others.extend(linked(app, &guest, &nodes).await?);
@@ -120,7 +121,7 @@ async fn linked(app: &App, guest: &SplitGuest, nodes: &[NodeView]) -> Result<Vec
                 }
             };
             let its = (Some(link.machine), node.id);
-            rooms.extend(Room::of(guest, nodes, name, keeps.free_bytes.unwrap_or(0), its));
+            rooms.extend(Room::of(guest, nodes, name, keeps.room_bytes(), its));
         }
     }
     Ok(rooms)

@@ -115,7 +115,7 @@ async fn could_have(
 ) -> Result<(), ErrorBody> {
     let path = format!("{}/leases", path_of(None, node.id));
     let keeps: NodeKeeps = app.mintd.get(&path).await.map_err(client_error)?;
-    let (free, wants) = (keeps.free_bytes.unwrap_or(0), server.limit_bytes);
+    let (free, wants) = (keeps.room_bytes(), server.limit_bytes);
     if wants <= free {
         return Ok(());
     }

@@ -56,6 +56,23 @@ pub(crate) async fn give(
     let goes: u64 = own.iter().map(|given| given.kept_bytes).sum();
     let free = app.host.free_memory_bytes().saturating_add(goes);
     let free = free.saturating_sub(RESERVE_BYTES).saturating_sub(promised(&others));
+    if let Some(may) = may_bytes(app, &others).await?.filter(|may| lease.limit_bytes > *may) {
+        let text = format!(
+            "node {} may keep {} of guests of other nodes besides what it has promised, and is to keep {}",
+            here.name,
+            format_bytes(may),
+            format_bytes(lease.limit_bytes)
+        );
+        let refusal = Refusal::new(
+            RefusalCode::MemoryShort,
+            format_args!("node {}", here.name),
+            text,
+        )
+        .hint(
+            "split the guest's memory in another way, or raise [memory] keep_max of its mint.toml",
+        );
+        return Err(ErrorBody::refused(vec![refusal]));
+    }
     if lease.limit_bytes > free {
         let text = format!(
             "node {} can keep {} MiB of a guest's memory, and is to keep {} MiB",
@@ -210,6 +227,12 @@ fn free_bytes(app: &App, given: &[LeaseView]) -> u64 {
     free.saturating_sub(RESERVE_BYTES)
 }
 
+/// What this node's settings let it promise besides; none: they do not bound that.
+async fn may_bytes(app: &App, given: &[LeaseView]) -> Result<Option<u64>, ErrorBody> {
+    let all = given.iter().map(|given| given.limit_bytes).fold(0, u64::saturating_add);
+    Ok(app.keep_max_bytes().await?.map(|max| max.saturating_sub(all)))
+}
+
 fn promised(given: &[LeaseView]) -> u64 {
     let each = given.iter().map(|given| given.limit_bytes.saturating_sub(given.kept_bytes));
     each.fold(0, u64::saturating_add)
@@ -227,6 +250,7 @@ pub(crate) async fn keeps(app: &App) -> Result<NodeKeeps, ErrorBody> {
         kept_bytes: sum(|lease| lease.kept_bytes),
         limit_bytes: sum(|lease| lease.limit_bytes),
         free_bytes: Some(free_bytes(app, &given)),
+        may_bytes: may_bytes(app, &given).await?,
         mirrors: given.iter().filter_map(mirror).collect(),
     })
 }

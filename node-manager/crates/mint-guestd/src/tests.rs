@@ -88,6 +88,7 @@ impl Mintd {
             .route("/v1/nodes", get(Self::nodes))
             .route("/v1/hello", get(linked::hello))
             .route("/v1/machine", get(linked::machine))
+            .route("/v1/config", get(Self::config))
             .route("/v1/nodes/{node}", get(Self::node))
             .route("/v1/nodes/{node}/{*rest}", any(Self::pass))
             .with_state(self)
@@ -106,6 +107,13 @@ impl Mintd {
             NodeView { boots: boots.max(1), state, ..view(id, mintd.here) }
         };
         Json(json!({ "nodes": nodes.map(now).collect::<Vec<_>>() }))
+    }
+
+    /// A test may have set a bound.
+    async fn config(State(mintd): State<Self>) -> Json<Value> {
+        let keep_max =
+            std::fs::read_to_string(mintd.folder.join(format!("keep_max{}", mintd.here)));
+        Json(json!({ "memory": { "keep_max": keep_max.unwrap_or_default() } }))
     }
 
     async fn node(State(mintd): State<Self>, Path(node): Path<String>) -> Response {

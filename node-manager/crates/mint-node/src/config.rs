@@ -31,6 +31,8 @@ pub struct Config {
     pub exec: Exec,
     /// Numbers for Prometheus.
     pub metrics: Metrics,
+    /// Memory of other nodes' guests.
+    pub memory: Memory,
     /// What node 0 boots when a peer starts it again.
     pub node0: Node0,
 }
@@ -167,6 +169,22 @@ pub struct Metrics {
     /// Address and port to serve `/metrics` on, for anybody who can connect; nothing
     /// is served if this is empty. The daemon's socket has it in any case.
     pub listen: String,
+}
+
+/// What this node keeps of the memory of other nodes' guests.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// At most so much, as [`mint_types::parse_bound`] reads it; as much as there is room for if this
+    /// is empty.
+    #[serde(deserialize_with = "bound")]
+    pub keep_max: String,
+}
+
+fn bound<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    mint_types::parse_bound(&text).map_err(serde::de::Error::custom)?;
+    Ok(text)
 }
 
 impl Default for NodeDefaults {
@@ -339,6 +357,10 @@ mod tests {
         assert!(source.contains("line 3") && source.contains("unknown field `cores`"), "{source}");
         fs::write(&path, "[wait]\nstart = 3\n").unwrap();
         assert!(Config::load(&path).is_err());
+        fs::write(&path, "[memory]\nkeep_max = \"much\"\n").unwrap();
+        let error = Config::load(&path).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("line 2") && source.contains("`much` is no amount"), "{source}");
     }
 
     #[test]

@@ -26,7 +26,9 @@ pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use limit::{LIMIT_S_MAX, limit_s, limit_s_or_none};
 pub use load::{GuestLoad, Load};
 pub use machine_id::{MachineId, ParseMachineIdError, PeerId};
-pub use memory::{MemoryRequest, ParseMemoryError, format_bytes, parse_bytes, parse_memory_list};
+pub use memory::{
+    MemoryRequest, ParseMemoryError, format_bytes, parse_bound, parse_bytes, parse_memory_list,
+};
 pub use node::{NODE_MAX, NodeId, NodeName, NodeState, NodeStatus, ParseNodeError};
 pub use operation::{Asker, OperationId, OperationKind, OperationState};
 pub use pages::{BlockPages, HolderKind, PageHolder, PageKind, PagesOfKind};

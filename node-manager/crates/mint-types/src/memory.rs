@@ -42,6 +42,18 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseMemoryError> {
     number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(bad)
 }
 
+/// Bytes of a setting that bounds something: `0` allows nothing, no text sets no bound.
+///
+/// # Errors
+/// When the text is neither that nor an amount of memory.
+pub fn parse_bound(text: &str) -> Result<Option<u64>, ParseMemoryError> {
+    match text {
+        "" => Ok(None),
+        "0" => Ok(Some(0)),
+        text => parse_bytes(text).map(Some),
+    }
+}
+
 /// Bytes with the largest unit that divides them: `1G`, `768M`, `1536M`.
 pub fn format_bytes(bytes: u64) -> String {
     for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
@@ -121,6 +133,13 @@ mod tests {
         {
             assert!(text.parse::<MemoryRequest>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn bound_may_be_nothing_or_none() {
+        assert_eq!(parse_bound(""), Ok(None));
+        assert_eq!((parse_bound("0"), parse_bound("2G")), (Ok(Some(0)), Ok(Some(2 << 30))));
+        assert!(parse_bound("much").is_err());
     }
 
     proptest! {

@@ -262,7 +262,8 @@ pub(super) fn third(machine: &Machine) -> Arc<Mutex<Vec<Lease>>> {
     let keeps = async || {
         let free_bytes = Some(1 << 30);
         let (guests, kept_bytes, limit_bytes, mirrors) = (0, 0, 0, Vec::new());
-        Json(NodeKeeps { guests, kept_bytes, limit_bytes, free_bytes, mirrors })
+        let may_bytes = None;
+        Json(NodeKeeps { guests, kept_bytes, limit_bytes, free_bytes, may_bytes, mirrors })
     };
     let router = Router::new()
         .route("/v1/local/leases", axum::routing::post(give).get(keeps))
@@ -338,6 +339,34 @@ fn what_a_host_keeps_goes_to_another_one_and_its_lease_ends_then() {
         assert_eq!((lease.limit_bytes, lease.uuid), (leases[0].limit_bytes, leases[0].uuid));
         // there is nothing more to give away
         assert_eq!(evacuate(&machine, 2).await.unwrap().kept, []);
+    });
+}
+
+#[test]
+fn node_keeps_no_more_than_its_settings_say() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        files(&machine, "echo armed");
+        let keeps = async || -> NodeKeeps {
+            let there = Client::unix(machine.folder.path().join("guestd2.sock"));
+            there.get("/v1/local/leases").await.unwrap()
+        };
+        let bound = |text: &str| fs::write(machine.folder.path().join("keep_max2"), text).unwrap();
+        let room = keeps().await.free_bytes.unwrap();
+        assert_eq!((keeps().await.may_bytes, keeps().await.room_bytes()), (None, room));
+        for (text, may) in [("0", 0), ("100M", 100 << 20)] {
+            bound(text);
+            assert_eq!((keeps().await.may_bytes, keeps().await.room_bytes()), (Some(may), may));
+            let refused = tell(&machine, "begin", &split("node2")).await.unwrap_err();
+            assert_eq!(refused.refusals[0].code, RefusalCode::MemoryShort);
+            assert!(refused.message.contains("besides what it has promised"), "{refused}");
+            assert_eq!(store.leases(), []);
+        }
+        bound("400M");
+        tell(&machine, "begin", &split("node2")).await.unwrap();
+        // what it has promised counts, kept or not
+        let promised = store.leases()[0].limit_bytes;
+        assert_eq!(keeps().await.may_bytes, Some((400 << 20) - promised));
     });
 }
 

@@ -101,6 +101,7 @@ fn node_that_keeps_memory_of_other_nodes_guests_does_not_end() {
                     kept_bytes,
                     limit_bytes: 1 << 30,
                     free_bytes: None,
+                    may_bytes: None,
                     mirrors: Vec::new(),
                 })
             }
