@@ -156,7 +156,7 @@ impl Merge {
             return Ok(result);
         }
         if let Some(split) = split {
-            split::apply(app, &uuid, &split, here.id, lines).await?;
+            split::apply(app, &uuid, &split, here.id, bandwidth_bytes_s, lines).await?;
             result.took = took(began);
             return Ok(result);
         }

@@ -272,9 +272,13 @@ impl Way {
         for change in &self.plan.changes {
             lines.send(&Line::Progress(format!("on {to}: {change}"))).await;
         }
-        if let Some(split) = &self.split {
-            split::lend(app, &self.uuid, split, self.to.id).await?;
-            step("move-lent").await;
+        match &self.split {
+            Some(split) => {
+                split::lend(app, &self.uuid, split, self.to.id).await?;
+                step("move-lent").await;
+            }
+            // of a move that died
+            None => hosts::take_back(app, &self.uuid).await,
         }
         let result = self.goes(app, lines).await;
         if result.is_err() {

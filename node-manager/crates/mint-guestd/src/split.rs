@@ -76,13 +76,14 @@ struct Asked {
 /// Why a guest's hosts change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum For {
-    /// It is on its main host.
-    Here,
+    /// It is on its main host. What others keep comes no faster than so many bytes a second.
+    Here(Option<u64>),
     /// It is about to go there.
     Move,
 }
 
-/// Splits a guest's memory so on this node; returns when that has what it is to have.
+/// Splits a guest's memory so on this node; returns when that has what it is to have. What hosts keep
+/// that are to have nothing any more comes no faster than so many bytes a second.
 ///
 /// # Errors
 /// When a host gives no lease, or its pager does not do so: it goes on as before. When it does not
@@ -92,9 +93,11 @@ pub(crate) async fn apply(
     uuid: &str,
     split: &Split,
     here: NodeId,
+    bandwidth_bytes_s: Option<u64>,
     lines: &Lines,
 ) -> Result<(), ErrorBody> {
-    let (folder, guest) = change(app, uuid, split, here, For::Here).await?;
+    let why = For::Here(bandwidth_bytes_s);
+    let (folder, guest) = change(app, uuid, split, here, why).await?;
     let main = format_bytes(split.main_bytes);
     info!(guest = guest.name, main, "its memory is split anew");
     wait(&folder, &guest, lines).await
@@ -137,9 +140,13 @@ async fn change(
     let new = match servers(app, &guest, split, main, to, &mut asked).await {
         Ok(servers) => SplitGuest {
             main_bytes: match why {
-                For::Here => split.main_bytes,
+                For::Here(_) => split.main_bytes,
                 // hosts that are to have nothing any more give it back to this one
                 For::Move => guest.main_bytes.max(split.main_bytes),
+            },
+            drain_bytes_s: match why {
+                For::Here(bandwidth_bytes_s) => bandwidth_bytes_s,
+                For::Move => guest.drain_bytes_s,
             },
             lent: (why == For::Move).then_some(lent),
             policy: split.policy,
