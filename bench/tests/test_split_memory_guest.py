@@ -27,7 +27,7 @@ SPLIT = (
 )
 RAM, STORE = "/run/mint/ram/libvirt/qemu", "/run/mint/ram/store"
 LIMIT_S = 600
-SLOW_BYTES_S = 512 << 10
+SLOW_BYTES_S = 128 << 10  # for all that is kept to take minutes, also if vCPUs stall
 COMPARED = "tick [0-9]* at .*, [1-9][0-9]* versions"
 
 
@@ -305,7 +305,6 @@ def test_what_a_node_keeps_of_a_guest_goes_to_another_node(pair: Server, big: Gu
     gone = before - kept_bytes(pair.two)
     # a node's clock may be a little fast
     assert gone <= 1.2 * SLOW_BYTES_S * (time.monotonic() - began) + at_once + CHUNK, gone
-    assert kept_bytes(pair.two) > before / 2
     job = pair.zero.start("mintctl memory evacuate two --json", LIMIT_S)
     big.node.run("virsh resume big")
     goes_on(big, 1)
