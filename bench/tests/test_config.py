@@ -19,7 +19,8 @@ NUMBERS = re.compile(r"-?(0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\d+(\.\d+)?)")
 # A timer's interrupt that the host held up for long is told of, by any kernel.
 HOST_TIME = re.compile(
     r"tsc: |clocksource: tsc: |clocksource: Switched to clocksource tsc$|APIC calibration |APIC delta |"
-    r"calibrate_delay_direct|Calibrating delay|hrtimer: interrupt took "
+    # the second is the next line of the first
+    r"calibrate_delay_direct|Probably due to long platform interrupts|Calibrating delay|hrtimer: interrupt took "
 )
 
 
