@@ -426,6 +426,13 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         assert status == 0, text[-500:]
         view = pair.mintctl("vm", "memory", "whole")
         assert (view["hosts"], view["elsewhere_bytes"]) == ([], 0) and pair.two.out(f"ls {STORE}") == "", view
+        # one that never was split moves as it is, and back
+        for target, name in ((there, "node0"), (here, "one")):
+            target.node.run(f"rm -f {target.log_path}")
+            pair.mintctl("vm", "migrate", "whole", "--to", name)
+            target.wait_line(COMPARED, LIMIT_S)
+        view = pair.mintctl("vm", "memory", "whole")
+        assert (view["node"], view["hosts"], view["elsewhere_bytes"]) == (1, [], 0), view
         uses_less_than_it_has(pair, "whole", COLD_MIB * 3 // 4 << 20)
         result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,two=rest")
         assert (result["from"], result["to"], result["memory_bytes"]) == (1, 1, 48 << 20), result

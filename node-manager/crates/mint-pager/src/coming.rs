@@ -257,7 +257,8 @@ impl Coming<'_> {
                     }
                 }
                 Frame::Final if words == geometry.pages() && subs == geometry.chunks() => {
-                    return Ok(());
+                    let is_anywhere = !self.guest.servers.is_empty() || places.counts().remote == 0;
+                    return if is_anywhere { Ok(()) } else { Err(Ended::Confused) };
                 }
                 Frame::Refused(Reason::Stranger) => return Err(Ended::Refused),
                 _ => return Err(Ended::Confused),

@@ -454,9 +454,10 @@ impl<'a> Places<'a> {
         true
     }
 
-    /// The same of a chunk, with that many memory servers.
+    /// The same of a chunk, with that many memory servers. A guest that never had one has chunks of
+    /// the first.
     pub fn take_sub(&mut self, chunk: ChunkNo, sub: SubNo, servers: usize) -> bool {
-        let is_known = usize::from(sub.0) < servers && chunk.0 < self.geometry.chunks();
+        let is_known = usize::from(sub.0) < servers.max(1) && chunk.0 < self.geometry.chunks();
         if is_known {
             self.set_sub(chunk, sub);
         }

@@ -511,6 +511,36 @@ fn what_came_before_a_connection_broke_is_not_the_guests() {
 }
 
 #[test]
+fn guest_that_never_had_a_memory_server_comes_and_has_nothing_elsewhere() {
+    let to = Host::new(|_| {}, Watch::All);
+    let all = |word: u32| {
+        let words = (0..PAGES).map(|page| if page == 1 { word } else { 0 }).collect();
+        let subs = vec![SubNo(0); usize::try_from(PAGES / CHUNK).unwrap()];
+        let last = vec![Frame::Words(PageNo(0), words), Frame::Subs(0, subs), Frame::Final];
+        [vec![Frame::Welcome, copy(1, &[5]), Frame::Ready], last].concat()
+    };
+    let (remote, local) = (3 | 5 << 3, 1);
+    let (source, talks) = says(vec![all(remote), all(local)]);
+    let guest = SplitGuest { servers: Vec::new(), ..to.guest(2) };
+    let folder = to.folder.path();
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let mut places = places();
+    assert!(coming.take(&mut places, &mut ages(), &to.process, status).unwrap());
+    assert_eq!(talks.join().unwrap(), [None, Some(Frame::Taken)]);
+    assert_eq!((to.bytes()[PAGE], places.counts().local), (5, 1));
+    drop(to.qemu);
+}
+
+#[test]
 fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
     let to = Host::new(|_| {}, Watch::All);
     let refused = || vec![Frame::Refused(mint_split::Reason::Stranger)];
