@@ -2,6 +2,9 @@
 //! The pager with real files of memory servers, a guest and wires that are played: whatever
 //! happens in whatever order, the guest reads what it wrote, and never has more than its budget.
 
+#[path = "leaving.rs"]
+mod leaving;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -338,6 +341,14 @@ impl World {
         Ok(())
     }
 
+    /// That memory server is to have nothing any more, and the others may keep what they may.
+    fn leave(&mut self, leaver: usize) -> &[Sub] {
+        for (number, sub) in self.subs.iter_mut().enumerate() {
+            sub.leaves = number == leaver;
+        }
+        &self.subs
+    }
+
     fn settle(&mut self, pager: &mut Played<'_>) -> Result<(), PagerError> {
         while self
             .servers
@@ -458,94 +469,6 @@ fn with_all(work: impl FnOnce(&mut World, &mut Played<'_>)) {
     let mut pager = world.pager(&mut words, &mut subs).unwrap();
     world.check(&mut pager).unwrap();
     work(&mut world, &mut pager);
-}
-
-#[test]
-fn memory_server_that_leaves_has_nothing_any_more_without_anybody_who_touches_it() {
-    let limits = [64, 64];
-    let mut world = World::new(limits);
-    let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
-    let mut pager = world.pager(&mut words, &mut subs).unwrap();
-    world.check(&mut pager).unwrap();
-    for leaver in [0, 1, 0] {
-        let kept = |world: &World, number: usize| world.servers[number].kept.list().unwrap().len();
-        let before = kept(&world, 0) + kept(&world, 1);
-        world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
-        world.subs[leaver].leaves = true;
-        let orders = pager.change(&world.subs, BUDGET).unwrap();
-        world.say(orders);
-        world.settle(&mut pager).unwrap();
-        assert_eq!(kept(&world, leaver), 0);
-        // what was on its way is within the budget
-        assert!(kept(&world, 1 - leaver) + 8 >= before && before > 30, "{before}");
-        world.check(&mut pager).unwrap();
-    }
-    // both cannot
-    let both = limits.map(|limit_pages| Sub { limit_pages, leaves: true });
-    assert!(matches!(pager.change(&both, BUDGET), Err(PagerError::Room { .. })));
-}
-
-#[test]
-fn what_goes_elsewhere_is_asked_for_no_faster_than_it_may() {
-    let limits = [64, 64];
-    let mut world = World::new(limits);
-    let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
-    let mut pager = world.pager(&mut words, &mut subs).unwrap();
-    world.check(&mut pager).unwrap();
-    let kept = |world: &World, number: usize| world.servers[number].kept.list().unwrap().len();
-    assert!(kept(&world, 0) > 0 && kept(&world, 1) > 4 * 4);
-    pager.bound_drain(true);
-    world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
-    world.subs[1].leaves = true;
-    let mut orders = pager.change(&world.subs, BUDGET).unwrap();
-    let (before, mut asked, mut allowed, mut steps) = (pager.done().page_ins, 0, 0, 0);
-    let room = usize::try_from(CHUNK).unwrap();
-    while kept(&world, 1) > 0 {
-        assert!(steps < 1000, "{} are left", kept(&world, 1));
-        world.say(orders);
-        world.settle(&mut pager).unwrap();
-        asked = usize::try_from(pager.done().page_ins - before).unwrap();
-        // a chunk comes whole: less than one more than that
-        assert!(asked < allowed + room, "{asked} of {allowed}");
-        orders = pager.may_drain(1).unwrap();
-        (allowed, steps) = (allowed + 1, steps + 1);
-    }
-    assert!(asked + 2 * room > allowed, "{asked} of {allowed}: it waits for nothing else");
-    // one that somebody waits for is not counted, nor what was not used
-    for _ in 0..100 {
-        assert_eq!(pager.may_drain(1).unwrap(), []);
-    }
-    world.subs = limits.map(|limit_pages| Sub { limit_pages, leaves: false });
-    world.subs[0].leaves = true;
-    let before = pager.done().page_ins;
-    let orders = pager.change(&world.subs, BUDGET).unwrap();
-    world.say(orders);
-    world.settle(&mut pager).unwrap();
-    assert!(pager.done().page_ins - before <= CHUNK, "what was not used before is not allowed now");
-    pager.bound_drain(false);
-    let orders = pager.make_room_again().unwrap();
-    world.say(orders);
-    world.settle(&mut pager).unwrap();
-    assert_eq!(kept(&world, 0), 0);
-}
-
-#[test]
-fn guest_whose_main_host_has_room_for_all_of_it_comes_there() {
-    with_all(|world, pager| {
-        assert!(pager.places().counts().remote > 40);
-        let bytes = mint_split::whole_bytes(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES);
-        let leaving_pages = (bytes / PAGE_BYTES / 16).max(2 * CHUNK);
-        let whole = Budget { pages: bytes / PAGE_BYTES, leaving_pages };
-        world.subs = world.subs.map(|sub| Sub { leaves: true, ..sub });
-        let orders = pager.change(&world.subs, whole).unwrap();
-        world.fake.borrow_mut().may_exceed = true;
-        world.say(orders);
-        world.settle(pager).unwrap();
-        let counts = pager.places().counts();
-        assert_eq!((counts.local, counts.remote + counts.leaving + counts.coming), (PAGES, 0));
-        assert!(world.servers.iter().all(|server| server.kept.list().unwrap().is_empty()));
-        assert!(pager.servers().all(|view| view.chunks == 0));
-    });
 }
 
 #[test]
