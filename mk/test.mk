@@ -9,7 +9,7 @@ rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(B
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
-$(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c
+$(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c bench/rig/agent/tsc.h
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
