@@ -174,6 +174,19 @@ impl Memory for GuestMemory {
         pages.try_for_each(|(page, bytes)| self.fill(page, Some(bytes)))
     }
 
+    fn fill_zeros(&mut self, first: PageNo, count: u64) -> io::Result<()> {
+        step("pager-fill");
+        let begin = Instant::now();
+        let filled = self.faults.zero(self.address(first), count * PAGE_BYTES);
+        self.took.filling += begin.elapsed();
+        if filled.is_ok() {
+            step("pager-filled");
+            return Ok(());
+        }
+        // as above
+        (first.0..first.0 + count).try_for_each(|page| self.fill(PageNo(page), None))
+    }
+
     fn wake(&mut self, page: PageNo) -> io::Result<()> {
         self.faults.wake(self.address(page), PAGE_BYTES)
     }

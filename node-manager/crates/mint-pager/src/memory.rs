@@ -82,6 +82,14 @@ pub trait Memory {
         pages.try_for_each(|(page, bytes)| self.fill(page, Some(bytes)))
     }
 
+    /// So many holes that follow each other get zeros; who waits for them goes on.
+    ///
+    /// # Errors
+    /// When one of them stays a hole; others may not.
+    fn fill_zeros(&mut self, first: PageNo, count: u64) -> io::Result<()> {
+        (first.0..first.0 + count).try_for_each(|page| self.fill(PageNo(page), None))
+    }
+
     /// Who waits for a page that is there goes on.
     ///
     /// # Errors

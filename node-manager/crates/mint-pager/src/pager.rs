@@ -14,6 +14,7 @@ use crate::memory::Memory;
 
 mod ahead;
 mod drain;
+mod fresh;
 mod held;
 mod leave;
 mod out;
@@ -364,11 +365,7 @@ impl<'a, M: Memory, V: Victims> Pager<'a, M, V> {
                 self.wanted.insert(page);
             }
             Some(Answer::Wake) => self.memory.wake(page)?,
-            Some(Answer::Zero) => {
-                self.memory.fill(page, None)?;
-                self.places.filled(page);
-                self.victims.came(self.places.geometry().chunk_of(page));
-            }
+            Some(Answer::Zero) => self.fill_fresh(page)?,
             Some(Answer::PutBack { to, version }) => {
                 let mut bytes = [0; PAGE];
                 self.memory.copy(page, &mut bytes)?;

@@ -28,7 +28,7 @@ fn what_is_read_one_chunk_after_the_other_comes_before_it_is_asked_for() {
 }
 
 /// Remembers what came unasked.
-struct Unasked(Rc<RefCell<Vec<PageNo>>>);
+pub(super) struct Unasked(pub(super) Rc<RefCell<Vec<PageNo>>>);
 
 impl Victims for Unasked {
     fn came(&mut self, _chunk: ChunkNo) {}

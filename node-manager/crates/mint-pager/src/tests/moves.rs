@@ -230,7 +230,7 @@ fn what_goes_ahead_is_at_memory_servers_only_once_the_guest_has_moved() {
     // what is late of the first half goes ahead still
     let wires = [Event::ToSub(0), Event::ToSub(1), Event::ToMain(0), Event::ToMain(1)];
     // memory servers have listed what they have before that
-    let touch = [&wires[..], &(32..44).map(Event::Touch).collect::<Vec<Event>>()].concat();
+    let touch = [&wires[..], &backwards(8..11).map(Event::Touch).collect::<Vec<Event>>()].concat();
     let moves = |before: Vec<Before>| {
         let (between, after) = (Vec::new(), Vec::new());
         play_lives([64, 64], vec![(touch.clone(), before, between, true, after)])
@@ -264,7 +264,7 @@ fn with_ahead(work: impl FnOnce(&mut World, &mut Played<'_>)) {
     let mut pager = world.pager(words, subs).unwrap();
     world.connect_all(&mut pager);
     world.settle(&mut pager).unwrap();
-    for page in 32..44 {
+    for page in backwards(8..11) {
         world.happens(&mut pager, &Event::Touch(page)).unwrap();
     }
     pager.begin_ahead();

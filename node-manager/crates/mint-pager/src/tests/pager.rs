@@ -60,6 +60,11 @@ fn ranges<T>(pages: &BTreeMap<u64, T>) -> Vec<Range<u64>> {
     pages.keys().map(|&page| page..page + 1).collect()
 }
 
+/// Pages of these chunks, the last of each first: none comes along with another.
+fn backwards(chunks: Range<u64>) -> impl Iterator<Item = u64> {
+    chunks.flat_map(|chunk| (chunk * CHUNK..(chunk + 1) * CHUNK).rev())
+}
+
 fn page_of(value: u64) -> [u8; PAGE] {
     let mut bytes = [0; PAGE];
     bytes[..8].copy_from_slice(&value.to_le_bytes());
@@ -458,6 +463,8 @@ proptest! {
 
 #[path = "asks.rs"]
 mod asks;
+#[path = "fresh.rs"]
+mod fresh;
 #[path = "moves.rs"]
 mod moves;
 
