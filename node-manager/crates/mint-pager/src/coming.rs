@@ -16,7 +16,7 @@ use std::time::Duration;
 use mint_split::files::{COMING, ENTERING, GOING, GONE, HAS_ALL, LEFT_OUT};
 use mint_split::{
     Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PageNo, Place, Places,
-    Reason, Source, SplitGuest, hear, say,
+    Source, SplitGuest, hear, say,
 };
 use mint_sys::{Faults, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +29,9 @@ use crate::step::step;
 
 const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(500);
+/// So many conversations may end for a reason that asking again does not mend. A connection that
+/// breaks is none: whoever was killed is started again.
+const TRIES: u32 = 3;
 
 /// A guest that is not here yet.
 pub struct Coming<'a> {
@@ -71,19 +74,43 @@ pub fn stage(folder: &Path) -> io::Result<(Stage, Option<Source>)> {
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("the connection")]
-    Hear(#[from] HearError),
+    Broken(#[from] io::Error),
     #[error("it does not send it any more")]
     Refused,
-    #[error("it says what nobody says then")]
-    Confused,
+    #[error("what it says is not understood: {0}")]
+    Confused(String),
     #[error("the guest's memory, or its QEMU")]
     Own(#[source] io::Error),
 }
 
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Self::Hear(error.into())
+impl From<HearError> for Ended {
+    fn from(error: HearError) -> Self {
+        match error {
+            HearError::Io(error) => Self::Broken(error),
+            HearError::Frame(error) => Self::Confused(error.to_string()),
+        }
     }
+}
+
+impl Ended {
+    /// How many of [`TRIES`] that was.
+    fn tries(&self) -> u32 {
+        match self {
+            Self::Broken(_) => 0,
+            Self::Confused(_) | Self::Own(_) => 1,
+            Self::Refused => TRIES,
+        }
+    }
+
+    /// In words, with what caused it.
+    fn text(&self) -> String {
+        let cause = std::error::Error::source(self);
+        cause.map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
+    }
+}
+
+fn confused<T>(what: impl std::fmt::Display) -> Result<T, Ended> {
+    Err(Ended::Confused(what.to_string()))
 }
 
 impl Coming<'_> {
@@ -93,10 +120,12 @@ impl Coming<'_> {
         Greeting { uuid, secret, epoch, memory_bytes, main, takes_ages: true }
     }
 
-    /// Takes all of it; gives whether it is here. If not, its QEMU has ended.
+    /// Takes all of it; gives whether it is here. If not, its QEMU has ended. One that will not come
+    /// is told as such, and its last host is asked for nothing any more: so whoever hears of it may
+    /// end this QEMU.
     ///
     /// # Errors
-    /// When the guest's memory here cannot be changed: nothing of it is here.
+    /// When all of it is here, and its memory cannot be shown to its QEMU: a successor may.
     pub fn take(
         &self,
         places: &mut Places<'_>,
@@ -111,20 +140,25 @@ impl Coming<'_> {
         let view = Arc::new(Mutex::new(ArrivalView::default()));
         let told = view.clone();
         thread::Builder::new().name("status".into()).spawn(move || tell(&told, &status))?;
-        let mut last = String::new();
+        let (mut last, mut tries) = (String::new(), 0);
         loop {
-            match self.session(places, ages, &qemu, &view) {
-                Ok(()) => break,
-                Err(Ended::Own(error)) => return Err(error),
-                Err(ended) => {
-                    let text = ended.to_string();
-                    if matches!(ended, Ended::Refused) {
-                        lock(&view).failed = Some(text.clone());
+            if tries < TRIES {
+                match self.session(places, ages, &qemu, &view) {
+                    Ok(()) => return Ok(true),
+                    Err(Ended::Own(error)) if self.folder.join(HAS_ALL).exists() => {
+                        return Err(error);
                     }
-                    if text != last {
-                        let source = self.source.address;
-                        warn!(%source, ended = &ended as &dyn std::error::Error, "the guest does not come");
-                        last = text;
+                    Err(ended) => {
+                        let (source, text) = (self.source.address, ended.text());
+                        if text != last {
+                            warn!(%source, ended = text, "the guest does not come");
+                        }
+                        tries += ended.tries();
+                        last.clone_from(&text);
+                        if tries >= TRIES {
+                            warn!(%source, "is asked for it no more");
+                            lock(&view).failed = Some(text);
+                        }
                     }
                 }
             }
@@ -132,7 +166,6 @@ impl Coming<'_> {
                 return Ok(false);
             }
         }
-        Ok(true)
     }
 
     /// From the beginning to the end: what came before is worth nothing.
@@ -154,7 +187,7 @@ impl Coming<'_> {
         match hear(&mut from)? {
             Frame::Welcome => {}
             Frame::Refused(_) => return Err(Ended::Refused),
-            _ => return Err(Ended::Confused),
+            other => return confused(format_args!("its answer is {}", other.name())),
         }
         self.leave_memory_out().map_err(Ended::Own)?;
         info!(source = %self.source.address, merged = self.is_merged(), "the guest comes");
@@ -218,7 +251,7 @@ impl Coming<'_> {
         loop {
             let frame = hear(from)?;
             if !frame.fits(geometry) {
-                return Err(Ended::Confused);
+                return confused(format_args!("{} of pages that there are not", frame.name()));
             }
             match frame {
                 Frame::Copy(pages) => {
@@ -237,7 +270,7 @@ impl Coming<'_> {
                     let marks = marks.get_or_insert_with(|| early.end());
                     for (page, word) in (first.0..).map(PageNo).zip(all) {
                         if !places.take_word(page, word) {
-                            return Err(Ended::Confused);
+                            return confused(format_args!("{page} is at {word:#x}"));
                         }
                         if let Some(Place::Remote { version, .. }) = places.place(page) {
                             if marks.has(page, version) {
@@ -252,16 +285,21 @@ impl Coming<'_> {
                     subs += all.len() as u64;
                     let servers = self.guest.servers.len();
                     let mut each = (first..).map(ChunkNo).zip(all);
-                    if !each.all(|(chunk, sub)| places.take_sub(chunk, sub, servers)) {
-                        return Err(Ended::Confused);
+                    let odd = each.find(|&(chunk, sub)| !places.take_sub(chunk, sub, servers));
+                    if let Some((ChunkNo(chunk), sub)) = odd {
+                        let at = sub.0;
+                        return confused(format_args!("chunk {chunk} is at {at} of {servers}"));
                     }
                 }
                 Frame::Final if words == geometry.pages() && subs == geometry.chunks() => {
                     let is_anywhere = !self.guest.servers.is_empty() || places.counts().remote == 0;
-                    return if is_anywhere { Ok(()) } else { Err(Ended::Confused) };
+                    if is_anywhere {
+                        return Ok(());
+                    }
+                    return confused("pages are elsewhere, and it has no memory server");
                 }
-                Frame::Refused(Reason::Stranger) => return Err(Ended::Refused),
-                _ => return Err(Ended::Confused),
+                Frame::Refused(_) => return Err(Ended::Refused),
+                other => return confused(format_args!("{} out of its turn", other.name())),
             }
         }
     }

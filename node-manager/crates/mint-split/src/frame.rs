@@ -352,6 +352,32 @@ fn number(start: Option<NodeStart>) -> u64 {
 }
 
 impl Frame {
+    /// What it is, for people: what it brings may be much.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Look(_) => "look",
+            Self::Welcome => "welcome",
+            Self::Out(_) => "out",
+            Self::Kept(_) => "kept",
+            Self::In(_) => "in",
+            Self::Data(_) => "data",
+            Self::Missing(_) => "missing",
+            Self::Drop(_) => "drop",
+            Self::List => "list",
+            Self::Listed(_) => "listed",
+            Self::Refused(_) => "refused",
+            Self::Copy(_) => "copy",
+            Self::Ready => "ready",
+            Self::Words(..) => "words",
+            Self::Ages(..) => "ages",
+            Self::Subs(..) => "subs",
+            Self::Final => "final",
+            Self::Taken => "taken",
+        }
+    }
+
     /// The whole frame as it goes over the wire. One with more pages than a chunk can have, or
     /// with pages further apart than 32 bits tell, is not made: none is then.
     #[must_use]

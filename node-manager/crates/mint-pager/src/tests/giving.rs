@@ -541,34 +541,8 @@ fn guest_that_never_had_a_memory_server_comes_and_has_nothing_elsewhere() {
     drop(to.qemu);
 }
 
-#[test]
-fn guest_whose_qemu_ends_or_that_is_refused_does_not_come() {
-    let to = Host::new(|_| {}, Watch::All);
-    let refused = || vec![Frame::Refused(mint_split::Reason::Stranger)];
-    let (source, _talks) = says(vec![refused(), refused(), vec![Frame::Welcome]]);
-    let guest = to.guest(2);
-    let folder = to.folder.path();
-    let coming = Coming {
-        guest: &guest,
-        folder,
-        source,
-        servers: &[],
-        ram: &to.ram,
-        base: to.base,
-        faults: &to.faults,
-    };
-    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
-    let (mut places, qemu, process) = (places(), to.qemu, &to.process);
-    std::thread::scope(|scope| {
-        let taken = scope.spawn(|| coming.take(&mut places, &mut ages(), process, status));
-        while view(folder).failed.is_none() {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        drop(qemu);
-        assert!(!taken.join().unwrap().unwrap());
-    });
-    assert!(!folder.join(files::HAS_ALL).exists());
-}
-
 #[path = "merging.rs"]
 mod merging;
+
+#[path = "failing.rs"]
+mod failing;

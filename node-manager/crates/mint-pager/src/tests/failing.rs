@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A guest that does not come: its next host says why, and asks its last host for nothing any more.
+
+use std::io::ErrorKind;
+use std::thread::sleep;
+use std::time::Instant;
+
+use super::*;
+
+const SOON: Duration = Duration::from_millis(10);
+
+/// Who plays the host that the guest leaves says this, to whoever asks; how often it was asked.
+fn always_says(frames: Vec<Frame>) -> (Source, Arc<Mutex<u32>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked: Arc<Mutex<u32>> = Arc::default();
+    let counted = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            *counted.lock().unwrap() += 1;
+            if hear(&mut &stream).is_ok() {
+                frames.iter().for_each(|frame| _ = say(&stream, frame));
+                // until the other side ends it
+                _ = hear(&mut &stream);
+            }
+        }
+    });
+    (Source { address, secret: [9; 16], bandwidth_bytes_s: None }, asked)
+}
+
+/// A guest comes that has so many memory servers, and does not get here: why, and how often its
+/// last host was asked. Its QEMU ends then.
+fn does_not_come(to: Host, frames: Vec<Frame>, is_bare: bool) -> (String, u32) {
+    let (source, asked) = always_says(frames);
+    let mut guest = to.guest(2);
+    if is_bare {
+        guest.servers.clear();
+    }
+    let folder = to.folder.path();
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let (mut places, qemu, process) = (places(), to.qemu, &to.process);
+    let why = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| coming.take(&mut places, &mut ages(), process, status));
+        let began = Instant::now();
+        let why = loop {
+            if let Some(why) = view(folder).failed {
+                break why;
+            }
+            let (asked, late) = (*asked.lock().unwrap(), began.elapsed().as_secs() > 10);
+            // else this would wait for it for ever
+            if late {
+                drop(qemu);
+                panic!("it was asked {asked} times");
+            }
+            sleep(SOON);
+        };
+        let before = *asked.lock().unwrap();
+        sleep(Duration::from_millis(1200));
+        assert_eq!(*asked.lock().unwrap(), before, "it is asked still");
+        drop(qemu);
+        assert!(!taken.join().unwrap().unwrap());
+        why
+    });
+    assert!(!folder.join(files::HAS_ALL).exists());
+    let asked = *asked.lock().unwrap();
+    (why, asked)
+}
+
+fn all(word: u32, sub: u16) -> Vec<Frame> {
+    let words = (0..PAGES).map(|page| if page == 1 { word } else { 0 }).collect();
+    let subs = vec![SubNo(sub); usize::try_from(PAGES / CHUNK).unwrap()];
+    let last = vec![Frame::Words(PageNo(0), words), Frame::Subs(0, subs), Frame::Final];
+    [vec![Frame::Welcome, copy(1, &[5]), Frame::Ready], last].concat()
+}
+
+#[test]
+fn last_host_that_is_not_understood_is_not_asked_for_ever() {
+    let (remote, local) = (3 | 5 << 3, 1);
+    let early = vec![Frame::Welcome, copy(1, &[5]), Frame::Ready, Frame::Final];
+    for (says, is_bare, words) in [
+        (vec![Frame::Ready], false, "its answer is ready"),
+        (vec![Frame::Welcome, copy(PAGES, &[1])], false, "copy of pages that there are not"),
+        (early, false, "final out of its turn"),
+        (all(4, 0), false, "page 1 is at 0x4"),
+        (all(local, 1), false, "chunk 0 is at 1 of 1"),
+        (all(remote, 0), true, "pages are elsewhere, and it has no memory server"),
+    ] {
+        let to = Host::new(|_| {}, Watch::All);
+        let (why, asked) = does_not_come(to, says, is_bare);
+        assert_eq!(why, format!("what it says is not understood: {words}"));
+        assert_eq!(asked, 3, "{words}");
+    }
+}
+
+#[test]
+fn guest_that_is_refused_does_not_come() {
+    for says in [vec![], vec![Frame::Welcome]] {
+        let to = Host::new(|_| {}, Watch::All);
+        let refused = Frame::Refused(mint_split::Reason::Stranger);
+        let (why, asked) = does_not_come(to, [says, vec![refused]].concat(), false);
+        assert_eq!((why.as_str(), asked), ("it does not send it any more", 1));
+    }
+}
+
+#[test]
+fn guest_whose_memory_cannot_be_written_does_not_come() {
+    let mut to = Host::new(|_| {}, Watch::All);
+    to.ram = std::fs::File::open(to.folder.path().join("ram")).unwrap();
+    let (why, _) = does_not_come(to, all(1, 0), false);
+    assert!(why.starts_with("the guest's memory, or its QEMU: "), "{why}");
+}
+
+#[test]
+fn last_host_that_is_not_there_is_asked_until_the_guests_qemu_ends() {
+    let to = Host::new(|_| {}, Watch::All);
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let source = Source { address, secret: [9; 16], bandwidth_bytes_s: None };
+    let refused = std::net::TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let (mut places, qemu, process) = (places(), to.qemu, &to.process);
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| coming.take(&mut places, &mut ages(), process, status));
+        // more often than one that is not understood
+        sleep(Duration::from_secs(3));
+        assert_eq!(view(folder).failed, None);
+        drop(qemu);
+        assert!(!taken.join().unwrap().unwrap());
+    });
+}
