@@ -213,7 +213,11 @@ impl Coming<'_> {
         })?;
         self.is_here(places).map_err(Ended::Own)?;
         step("pager-has-all");
-        say(&stream, &Frame::Taken)?;
+        if let Err(error) = say(&stream, &Frame::Taken) {
+            // what is here is the guest's by now, and never taken out again
+            info!(%error, "the guest's last host has not heard that all is here");
+            self.tell_again();
+        }
         let early = lock(view).early_pages;
         info!(early, counts = ?places.counts(), "all of the guest's memory is here, or where it was");
         Ok(())

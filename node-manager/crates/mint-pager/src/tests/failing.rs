@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A guest that does not come: its next host says why, and asks its last host for nothing any more.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::thread::sleep;
 use std::time::Instant;
 
@@ -146,4 +146,50 @@ fn last_host_that_is_not_there_is_asked_until_the_guests_qemu_ends() {
         drop(qemu);
         assert!(!taken.join().unwrap().unwrap());
     });
+}
+
+#[test]
+fn what_is_here_stays_when_the_last_host_does_not_hear_so_at_first() {
+    let to = Host::new(|_| {}, Watch::All);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let source = Source { address, secret: [9; 16], bandwidth_bytes_s: None };
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let has_all = folder.join(files::HAS_ALL);
+    let again = std::thread::scope(|scope| {
+        let last = scope.spawn(|| {
+            let (stream, _) = listener.accept().unwrap();
+            // who opens it waits for the other end
+            let pipe = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &has_all, pipe, 0o600.into(), 0).unwrap();
+            all(1, 0).iter().for_each(|frame| say(&stream, frame).unwrap());
+            sleep(Duration::from_millis(500));
+            // one that ends with what it has not heard resets its connection
+            drop(stream);
+            sleep(Duration::from_millis(100));
+            std::fs::File::open(&has_all).unwrap().read_to_end(&mut Vec::new()).unwrap();
+            std::fs::remove_file(&has_all).unwrap();
+            std::fs::write(&has_all, "").unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let said = hear(&mut &stream).unwrap();
+            // one that asked for all again would get it
+            all(1, 0).iter().for_each(|frame| _ = say(&stream, frame));
+            said
+        });
+        assert!(coming.take(&mut places(), &mut ages(), &to.process, status).unwrap());
+        last.join().unwrap()
+    });
+    assert!(matches!(again, Frame::Look(_)), "{again:?}");
+    assert_eq!(to.bytes()[PAGE], 5);
+    drop(to.qemu);
 }
