@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use mint_split::files::{COMING, ENTERING, GOING, GONE, HAS_ALL, LEFT_OUT};
+use mint_split::files::{COMING, ENTERING, GIVEN_UP, GOING, GONE, HAS_ALL, LEFT_OUT};
 use mint_split::{
     Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PageNo, Place, Places,
     Source, SplitGuest, hear, say,
@@ -81,6 +81,8 @@ enum Ended {
     Confused(String),
     #[error("the guest's memory, or its QEMU")]
     Own(#[source] io::Error),
+    #[error("somebody has given it up")]
+    GivenUp,
 }
 
 impl From<HearError> for Ended {
@@ -96,7 +98,7 @@ impl Ended {
     /// How many of [`TRIES`] that was.
     fn tries(&self) -> u32 {
         match self {
-            Self::Broken(_) => 0,
+            Self::Broken(_) | Self::GivenUp => 0,
             Self::Confused(_) | Self::Own(_) => 1,
             Self::Refused => TRIES,
         }
@@ -142,7 +144,7 @@ impl Coming<'_> {
         thread::Builder::new().name("status".into()).spawn(move || tell(&told, &status))?;
         let (mut last, mut tries) = (String::new(), 0);
         loop {
-            if tries < TRIES {
+            if tries < TRIES && !self.is_given_up() {
                 match self.session(places, ages, &qemu, &view) {
                     Ok(()) => return Ok(true),
                     Err(Ended::Own(error)) if self.folder.join(HAS_ALL).exists() => {
@@ -211,7 +213,7 @@ impl Coming<'_> {
             early.end();
             heard
         })?;
-        self.is_here(places).map_err(Ended::Own)?;
+        self.is_here(places)?;
         step("pager-has-all");
         if let Err(error) = say(&stream, &Frame::Taken) {
             // what is here is the guest's by now, and never taken out again
@@ -309,19 +311,32 @@ impl Coming<'_> {
     }
 
     /// What is here is the guest's: who waits looks again, and waits at holes alone from now on.
-    fn is_here(&self, places: &Places<'_>) -> io::Result<()> {
+    fn is_here(&self, places: &Places<'_>) -> Result<(), Ended> {
         let pages = places.geometry().pages();
         let mut hole = 0;
         for page in 0..=pages {
             // what was sent and went elsewhere since
             if page == pages || places.place(PageNo(page)) == Some(Place::Local) {
-                punch(self.ram, hole, page - hole)?;
+                punch(self.ram, hole, page - hole).map_err(Ended::Own)?;
                 hole = page + 1;
             }
         }
+        if self.is_given_up() {
+            return Err(Ended::GivenUp);
+        }
         // a successor takes it for what it is
-        File::create(self.folder.join(HAS_ALL))?;
-        self.seen()
+        let has_all = self.folder.join(HAS_ALL);
+        File::create(&has_all).map_err(Ended::Own)?;
+        if self.is_given_up() {
+            fs::remove_file(has_all).map_err(Ended::Own)?;
+            return Err(Ended::GivenUp);
+        }
+        self.seen().map_err(Ended::Own)
+    }
+
+    /// Somebody may take that back.
+    fn is_given_up(&self) -> bool {
+        self.folder.join(GIVEN_UP).exists()
     }
 
     fn seen(&self) -> io::Result<()> {

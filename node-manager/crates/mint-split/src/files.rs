@@ -11,6 +11,9 @@ pub const COMING: &str = "coming.json";
 pub const LEFT_OUT: &str = "left-out";
 /// All of it has come that its last host had, though that may not have heard so.
 pub const HAS_ALL: &str = "has-all";
+/// It is not to come, whatever has come of it. Who writes this looks for [`HAS_ALL`] afterwards, and takes
+/// it back if that is there; its pager does so the other way round. So never both go on.
+pub const GIVEN_UP: &str = "given-up";
 /// Somebody says that it runs here.
 pub const RUNS: &str = "runs";
 /// It is here, and not all of its memory servers know.

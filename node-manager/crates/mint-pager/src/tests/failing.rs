@@ -11,12 +11,21 @@ const SOON: Duration = Duration::from_millis(10);
 
 /// Who plays the host that the guest leaves says this, to whoever asks; how often it was asked.
 fn always_says(frames: Vec<Frame>) -> (Source, Arc<Mutex<u32>>) {
+    says_after(|_| {}, frames)
+}
+
+/// The same; this is done before that, and told how often it was asked before.
+fn says_after(
+    before: impl Fn(u32) + Send + 'static,
+    frames: Vec<Frame>,
+) -> (Source, Arc<Mutex<u32>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let asked: Arc<Mutex<u32>> = Arc::default();
     let counted = asked.clone();
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for (stream, count) in listener.incoming().flatten().zip(0..) {
+            before(count);
             *counted.lock().unwrap() += 1;
             if hear(&mut &stream).is_ok() {
                 frames.iter().for_each(|frame| _ = say(&stream, frame));
@@ -26,6 +35,12 @@ fn always_says(frames: Vec<Frame>) -> (Source, Arc<Mutex<u32>>) {
         }
     });
     (Source { address, secret: [9; 16], bandwidth_bytes_s: None }, asked)
+}
+
+/// Who opens this for writing waits for somebody who reads.
+fn pipe(path: &Path) {
+    let pipe = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path, pipe, 0o600.into(), 0).unwrap();
 }
 
 /// A guest comes that has so many memory servers, and does not get here: why, and how often its
@@ -169,9 +184,7 @@ fn what_is_here_stays_when_the_last_host_does_not_hear_so_at_first() {
     let again = std::thread::scope(|scope| {
         let last = scope.spawn(|| {
             let (stream, _) = listener.accept().unwrap();
-            // who opens it waits for the other end
-            let pipe = rustix::fs::FileType::Fifo;
-            rustix::fs::mknodat(rustix::fs::CWD, &has_all, pipe, 0o600.into(), 0).unwrap();
+            pipe(&has_all);
             all(1, 0).iter().for_each(|frame| say(&stream, frame).unwrap());
             sleep(Duration::from_millis(500));
             // one that ends with what it has not heard resets its connection
@@ -192,4 +205,55 @@ fn what_is_here_stays_when_the_last_host_does_not_hear_so_at_first() {
     assert!(matches!(again, Frame::Look(_)), "{again:?}");
     assert_eq!(to.bytes()[PAGE], 5);
     drop(to.qemu);
+}
+
+/// A guest is given up before all of it has come, or while that is written down.
+fn is_given_up(is_late: bool) {
+    let to = Host::new(|_| {}, Watch::All);
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let [given_up, has_all] = [files::GIVEN_UP, files::HAS_ALL].map(|name| folder.join(name));
+    let (mark, slow) = (given_up.clone(), has_all.clone());
+    let first = move |count| match (count, is_late) {
+        (0, true) => pipe(&slow),
+        (0, false) => std::fs::write(&mark, "").unwrap(),
+        _ => {}
+    };
+    let (source, asked) = says_after(first, all(1, 0));
+    let coming = Coming {
+        guest: &guest,
+        folder,
+        source,
+        servers: &[],
+        ram: &to.ram,
+        base: to.base,
+        faults: &to.faults,
+    };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let process = &to.process;
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| coming.take(&mut places(), &mut ages(), process, status));
+        if is_late {
+            sleep(Duration::from_millis(500));
+            std::fs::write(&given_up, "").unwrap();
+            std::fs::File::open(&has_all).unwrap().read_to_end(&mut Vec::new()).unwrap();
+        }
+        sleep(Duration::from_millis(1200));
+        let is_here = has_all.exists();
+        // somebody takes that back
+        std::fs::remove_file(&given_up).unwrap();
+        assert!(taken.join().unwrap().unwrap());
+        assert!(!is_here && has_all.exists());
+    });
+    assert_eq!(*asked.lock().unwrap(), 2);
+    drop(to.qemu);
+}
+
+#[test]
+fn guest_that_is_given_up_does_not_come_before_that_is_taken_back() {
+    is_given_up(false);
+}
+
+#[test]
+fn guest_that_is_given_up_while_its_end_is_written_down_does_not_come() {
+    is_given_up(true);
 }
