@@ -158,9 +158,14 @@ impl<'a> Giving<'a> {
         }
     }
 
-    /// Whether the guest's migration has failed, while nobody takes it.
+    /// Whether the guest's migration has failed, while nobody takes it: QEMU says so, or it runs
+    /// here again after it has stood still.
     pub fn has_failed(&self) -> bool {
-        self.has_begun && self.qemu().switch() == Switch::Failed
+        match self.qemu().switch() {
+            Switch::Failed => self.has_begun,
+            Switch::NotYet => self.shared.lock().pager.is_held(),
+            Switch::Stopped | Switch::Unknown => false,
+        }
     }
 
     /// The guest goes on here, as before.
@@ -258,6 +263,7 @@ impl<'a> Giving<'a> {
     fn finish(&mut self, to: &TcpStream) -> io::Result<()> {
         step("pager-final");
         let began = Instant::now();
+        self.tell(|told| told.finals += 1);
         self.shared.lock().pager.hold(true);
         match self.written() {
             Ok(written) => self.changed(written),

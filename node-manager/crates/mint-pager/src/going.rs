@@ -128,8 +128,13 @@ impl Goings {
         if shared.home.folder.join(GONE).exists() {
             return PagerAnswer::Cannot("the guest has gone".into());
         }
-        // from here on QEMU's stream does not fit its other side, which waits for no memory then
         let qemu = &shared.home.qemu;
+        // it ends if it runs here again, and is to be told so then
+        if shared.lock().pager.is_held() && qemu.stands_still() {
+            let why = "it stands still, and its next host may have all of it".into();
+            return PagerAnswer::Cannot(why);
+        }
+        // from here on QEMU's stream does not fit its other side, which waits for no memory then
         if lock(&self.0).is_some() {
             if let Err(error) = qemu.leave_memory_out(false) {
                 if !qemu.has_ended() {

@@ -81,4 +81,9 @@ impl Qemu {
             .inspect_err(|error| debug!(%error, "QEMU does not say how far it is"))
             .unwrap_or(Switch::Unknown)
     }
+
+    /// Whether the guest is there, and a migration has stopped it.
+    pub(crate) fn stands_still(&self) -> bool {
+        !self.has_ended() && self.switch() == Switch::Stopped
+    }
 }

@@ -382,6 +382,9 @@ pub struct DepartureView {
     /// Pages that are here, and that memory servers have for its next main host.
     #[serde(default)]
     pub ahead_pages: u64,
+    /// How often its next host has begun to get the last of it, for which it stands still.
+    #[serde(default)]
+    pub finals: u32,
 }
 
 /// How far a guest is that comes from another host.

@@ -257,3 +257,49 @@ fn guest_that_is_given_up_does_not_come_before_that_is_taken_back() {
 fn guest_that_is_given_up_while_its_end_is_written_down_does_not_come() {
     is_given_up(true);
 }
+
+#[test]
+fn guest_that_its_next_host_never_takes_stays_once_it_runs_again_and_not_before() {
+    let touch = |memory: &mut [u32]| (0..100).for_each(|page| write(memory, page, 1));
+    let from = Host::new(touch, Watch::Holes);
+    let shared = Arc::new(leaves(&from, 0));
+    let goings = Arc::new(Goings::default());
+    let go = UnixListener::bind(from.folder.path().join("go.sock")).unwrap();
+    let its = shared.clone();
+    std::thread::spawn(move || goings.listen(&its, &go));
+    let ask = |call: &PagerCall| -> PagerAnswer {
+        let mut pager = UnixStream::connect(from.folder.path().join("go.sock")).unwrap();
+        pager.write_all((serde_json::to_string(call).unwrap() + "\n").as_bytes()).unwrap();
+        serde_json::from_reader(pager).unwrap()
+    };
+    let ip = "127.0.0.1".parse().unwrap();
+    let call = PagerCall::Go { ip, secret: [9; 16], bandwidth_bytes_s: None, main_bytes: None };
+    let PagerAnswer::Goes(address) = ask(&call) else { panic!("it does not go") };
+    // a pager before this one has watched what is written
+    from.faults.watch(from.base, PAGES * PAGE_BYTES, Watch::HolesAndWrites).unwrap();
+    *from.state.lock().unwrap() = ("postmigrate", "completed");
+    for asked in 1..3 {
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let SplitGuest { uuid, memory_bytes, .. } = from.guest(2);
+        let (secret, main, takes_ages) = ([9; 16], None, false);
+        let hello = Greeting { uuid, secret, epoch: 2, memory_bytes, main, takes_ages };
+        say(&stream, &Frame::Hello(hello)).unwrap();
+        while hear(&mut &stream).unwrap() != Frame::Final {}
+        assert_eq!(shared.view().departure.unwrap().finals, asked);
+    }
+    // it may have written down that it has all, and be about to say so
+    for call in [&PagerCall::Stay, &call] {
+        assert!(matches!(ask(call), PagerAnswer::Cannot(_)), "{call:?}");
+    }
+    sleep(Duration::from_millis(300));
+    let goes = || from.folder.path().join(files::GOING).exists();
+    assert!(goes() && shared.lock().pager.is_held());
+    // libvirt lets it go on here
+    *from.state.lock().unwrap() = ("running", "completed");
+    while goes() {
+        sleep(SOON);
+    }
+    assert!(!shared.lock().pager.is_held());
+    assert_eq!(ask(&PagerCall::Stay), PagerAnswer::Stays);
+    drop(from.qemu);
+}
