@@ -11,12 +11,13 @@ use mint_types::NodeState;
 
 use crate::app::App;
 use crate::copies::drop_copies;
+use crate::given_up;
 use crate::hypervisor::Needs;
 use crate::journal::{Record, Side};
 use crate::leases;
 use crate::moves;
 use crate::step::step;
-use crate::wire::{Arrived, Expected};
+use crate::wire::{Arrived, Expected, Undone};
 
 /// Where libvirt keeps the definitions of guests.
 const DEFINITIONS: &str = "/etc/libvirt/qemu";
@@ -103,7 +104,7 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
     let Expected { from, machine, disks, memory } = expected;
     let side = Side::Arrival;
-    let record = Record { side, uuid, peer: from, machine, disks, xml: None, memory };
+    let record = Record { side, uuid, peer: from, machine, disks, xml: None, memory, why: None };
     let (journal, host, gate) = (app.journal.clone(), app.host.clone(), app.gate.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {
@@ -128,22 +129,24 @@ pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Resul
     Ok(())
 }
 
-/// The guest does not come: its half copies go.
+/// The guest does not come: its half copies go. Of one that waits for its memory QEMU is ended first;
+/// ask again then.
 ///
 /// # Errors
-/// When it did come, or libvirt does not answer.
-pub(crate) async fn undo(app: &App, uuid: String) -> Result<(), ErrorBody> {
-    let Some(record) = app.journal.get(Side::Arrival, &uuid) else { return Ok(()) };
-    let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
-    if guests.iter().any(|guest| guest.uuid == uuid && guest.active) {
-        return Err(ErrorBody::new(ErrorCode::Failed, format_args!("guest {uuid} runs here")));
+/// When it did come, has not ended yet, or libvirt does not answer.
+pub(crate) async fn undo(app: &Arc<App>, uuid: String) -> Result<Undone, ErrorBody> {
+    if app.journal.get(Side::Arrival, &uuid).is_none() {
+        return Ok(Undone::default());
     }
+    given_up::end(app, &uuid).await?;
+    // it may say more by now
+    let Some(record) = app.journal.get(Side::Arrival, &uuid) else { return Ok(Undone::default()) };
     step("arrival-undo").await;
     if drop_copies(app, &record, "it does not come").await {
         step("arrival-dropped").await;
         app.journal.forget(Side::Arrival, &uuid);
     }
-    Ok(())
+    Ok(Undone { why: record.why })
 }
 
 /// Whether a guest runs here, and what its way took. One that does is expected no more.

@@ -40,6 +40,9 @@ pub(crate) struct Record {
     /// Of an arrival: how its memory comes; none of a guest whose memory is not split.
     #[serde(default)]
     pub memory: Option<mint_split::Arrival>,
+    /// Of an arrival: why it does not come; none if nobody has said so.
+    #[serde(default)]
+    pub why: Option<String>,
 }
 
 /// The records of this node.
@@ -128,6 +131,7 @@ mod tests {
             disks: vec!["/d".into()],
             xml: None,
             memory: None,
+            why: None,
         };
         let journal = Journal::below(&path);
         assert_eq!(journal.all(), []);

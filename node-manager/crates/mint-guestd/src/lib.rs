@@ -19,6 +19,7 @@ mod copies;
 mod evacuate;
 mod facts;
 mod gate;
+mod given_up;
 mod hosts;
 mod hypervisor;
 mod image;

@@ -373,6 +373,7 @@ impl Way {
             disks: files.cloned().collect(),
             xml: self.xml.clone(),
             memory: None,
+            why: None,
         }
     }
 

@@ -25,6 +25,7 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::facts::HostFiles;
+use crate::given_up;
 use crate::journal::Side;
 use crate::memory::{
     self, Begin, failed, folder, known, named, qemu_of, random_secret, remove, runs, start_keeper,
@@ -121,9 +122,11 @@ async fn come(app: &Arc<App>, arrival: Arrival, qemu: u32) -> Result<(), ErrorBo
         () = source_ends(app, &uuid) => {
             Err(failed(format_args!("the node that guest {} comes from has ended", guest.name)))
         }
+        why = given_up::ends(app, &folder, &guest) => Err(why),
     };
     if let Err(error) = &come {
         warn!(guest = guest.name, %error, "it does not come");
+        given_up::note(app, &uuid, error.causes.last().unwrap_or(&error.message));
         remove(&folder);
     }
     come

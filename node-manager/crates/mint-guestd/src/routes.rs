@@ -22,7 +22,7 @@ use tokio::io::copy_bidirectional;
 use tracing::debug;
 
 use crate::app::{App, client_error, path_of};
-use crate::wire::{Arrived, Told};
+use crate::wire::{Arrived, Told, Undone};
 use crate::{
     arrivals, console, evacuate, hosts, import, leases, memory, merge, migrate, moves, own, pins,
     shows, vacate, wide,
@@ -303,7 +303,6 @@ async fn expect(
     Ok(Json(json!({})))
 }
 
-async fn undo(State(app): Shared, Path(vm): Path<String>) -> Result<Json<Value>, Failure> {
-    arrivals::undo(&app, vm).await?;
-    Ok(Json(json!({})))
+async fn undo(State(app): Shared, Path(vm): Path<String>) -> Result<Json<Undone>, Failure> {
+    Ok(Json(arrivals::undo(&app, vm).await?))
 }

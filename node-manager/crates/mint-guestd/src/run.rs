@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::journal::Journal;
 use crate::libvirt::Libvirt;
-use crate::{hosts, import, leases, memory, moves, routes, settle, tend};
+use crate::{given_up, hosts, import, leases, memory, moves, routes, settle, tend};
 
 /// Calls of libvirt that may hang at the same time; more of them wait.
 const CALLS_MAX: usize = 16;
@@ -80,6 +80,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         moves::make_folder(&app.host);
         tokio::spawn(leases::watch(app.clone()));
         tokio::spawn(memory::watch(app.clone()));
+        tokio::spawn(given_up::watch(app.clone()));
         tokio::spawn(hosts::watch(app.clone()));
         tokio::spawn(tend::watch(app.clone()));
         tokio::spawn(settle::watch(app));

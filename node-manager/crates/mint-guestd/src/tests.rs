@@ -4,6 +4,7 @@
 
 mod console;
 mod evacuate;
+mod given_up;
 mod import;
 mod lent;
 mod linked;
@@ -373,6 +374,7 @@ async fn after_a_death(machine: &Machine) {
         disks: vec!["/disks/web".into()],
         xml: (side == Side::Departure).then(|| xml("web")),
         memory: None,
+        why: None,
     };
     machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();
     machine.apps[1].journal.write(&record(Side::Arrival, 1)).unwrap();

@@ -36,6 +36,14 @@ pub(crate) struct Expected {
     pub memory: Option<mint_split::Arrival>,
 }
 
+/// A guest that was about to come does not, and nothing of it is left there.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Undone {
+    /// Why that node has let it come no more; none if it would have.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
 /// What libvirt's hook was told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Told {

@@ -19,7 +19,7 @@ const MONITOR: &str = "<qemu:commandline xmlns:qemu='q'><qemu:arg value='-qmp'/>
                        <qemu:arg value='unix:/run/mint/qmp/big,server=on,wait=off'/>\
                        </qemu:commandline></domain>";
 
-fn movable(host: &str) -> String {
+pub(super) fn movable(host: &str) -> String {
     split(host).replace("</domain>", MONITOR)
 }
 
@@ -49,13 +49,13 @@ fn arrival() -> Arrival {
     Arrival { guest, source }
 }
 
-fn expect(machine: &Machine) {
+pub(super) fn expect(machine: &Machine) {
     let record = Record { memory: Some(arrival()), ..arrival_record() };
     machine.apps[0].journal.write(&record).unwrap();
 }
 
 /// A guest that waits for its stream, and its folder.
-fn incoming(machine: &Machine) -> std::path::PathBuf {
+pub(super) fn incoming(machine: &Machine) -> std::path::PathBuf {
     let root = put_files(machine, "echo \"$1 $2\" >\"$2/started\"; echo armed");
     let line = format!("qemu\0-uuid\0{UUID}\0-incoming\0defer\0");
     std::fs::write(root.join("proc/7/cmdline"), line).unwrap();
@@ -63,7 +63,7 @@ fn incoming(machine: &Machine) -> std::path::PathBuf {
 }
 
 /// Who plays its pager, once its folder is there.
-async fn serve_view(folder: &Path, view: Arc<Mutex<ArrivalView>>) {
+pub(super) async fn serve_view(folder: &Path, view: Arc<Mutex<ArrivalView>>) {
     until(|| folder.exists()).await;
     let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
     tokio::spawn(async move {
@@ -173,7 +173,7 @@ fn guest_that_nobody_moves_does_not_come() {
 }
 
 /// Who plays the pager of a guest that goes; what it was asked.
-fn goes(folder: &Path) -> Arc<Mutex<Vec<PagerCall>>> {
+pub(super) fn goes(folder: &Path) -> Arc<Mutex<Vec<PagerCall>>> {
     let asked: Arc<Mutex<Vec<PagerCall>>> = Arc::default();
     let (socket, calls) = (UnixListener::bind(folder.join("go.sock")).unwrap(), asked.clone());
     let going = folder.join(files::GOING);
@@ -313,15 +313,20 @@ fn arrival_record() -> Record {
         disks: Vec::new(),
         xml: None,
         memory: None,
+        why: None,
     }
 }
 
-fn active(machine: &Machine, xml: &str) {
+pub(super) fn active(machine: &Machine, xml: &str) {
     machine.fakes[0].define("big", true, xml);
     machine.fakes[0].guests.lock().unwrap().get_mut("big").unwrap().0.uuid = UUID.into();
 }
 
-async fn migrate(machine: &Machine, vm: &str, how: Value) -> Result<MigrateResult, ErrorBody> {
+pub(super) async fn migrate(
+    machine: &Machine,
+    vm: &str,
+    how: Value,
+) -> Result<MigrateResult, ErrorBody> {
     let path = format!("/v1/local/vms/{vm}/migrate");
     machine.client().operate(&path, &how, |_| {}).await.map_err(body)
 }
