@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What all handlers share.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use mint_api::{
     Client, ClientError, ErrorBody, ErrorCode, Hello, MachineView, NodeList, NodeView, node_path,
 };
 use mint_types::{MachineId, NodeId, Refusal, RefusalCode, parse_bound};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::error;
 
 use crate::facts::HostFiles;
@@ -20,6 +20,8 @@ use crate::journal::Journal;
 /// For libvirt to answer what takes no time by itself. It may be starting, and a node's vCPUs
 /// may stall.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(50);
+/// Between looks whether an operation is to end.
+const ASKED_LOOK: Duration = Duration::from_millis(200);
 
 /// Shared by all tasks.
 pub(crate) struct App {
@@ -32,10 +34,21 @@ pub(crate) struct App {
     pub host: HostFiles,
     /// Migrations that may leave something behind.
     pub journal: Journal,
-    /// UUIDs of guests that leave by an operation of this daemon.
-    pub moving: Mutex<BTreeSet<String>>,
+    /// UUIDs of guests that leave by an operation of this daemon, and whether that is to end.
+    pub moving: Mutex<BTreeMap<String, Ending>>,
     /// Whether guests may come.
     pub gate: Arc<Gate>,
+}
+
+/// Whether an operation that moves a guest is to end before it is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// It does not listen to that: libvirt is asked.
+    Deaf,
+    /// Nobody has asked for it.
+    No,
+    /// Somebody has.
+    Asked,
 }
 
 /// A guest leaves; while this is held, by this operation alone.
@@ -51,19 +64,48 @@ impl Drop for Moving {
 }
 
 impl App {
-    fn moving(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn moving(&self) -> MutexGuard<'_, BTreeMap<String, Ending>> {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an operation of this daemon moves that guest.
     pub fn is_moving(&self, uuid: &str) -> bool {
-        self.moving().contains(uuid)
+        self.moving().contains_key(uuid)
+    }
+
+    /// From now on the operation that moves a guest can be asked to end.
+    pub fn listen_for_end(&self, uuid: &str) {
+        if let Some(ending) = self.moving().get_mut(uuid) {
+            *ending = Ending::No;
+        }
+    }
+
+    /// Asks the operation that moves a guest to end. Gives whether there is one that listens.
+    pub fn ask_to_end(&self, uuid: &str) -> bool {
+        match self.moving().get_mut(uuid) {
+            None | Some(Ending::Deaf) => false,
+            Some(ending) => {
+                *ending = Ending::Asked;
+                true
+            }
+        }
+    }
+
+    /// Waits until somebody has asked for that.
+    pub async fn is_to_end(&self, uuid: &str) {
+        while self.moving().get(uuid) != Some(&Ending::Asked) {
+            sleep(ASKED_LOOK).await;
+        }
     }
 
     /// Keeps other operations from moving a guest; none if one does.
     pub fn begin(self: &Arc<Self>, uuid: &str) -> Option<Moving> {
-        let is_first = self.moving().insert(uuid.to_owned());
-        is_first.then(|| Moving { app: self.clone(), uuid: uuid.to_owned() })
+        let mut moving = self.moving();
+        if moving.contains_key(uuid) {
+            return None;
+        }
+        moving.insert(uuid.to_owned(), Ending::Deaf);
+        Some(Moving { app: self.clone(), uuid: uuid.to_owned() })
     }
 
     /// Asks libvirt for something short.

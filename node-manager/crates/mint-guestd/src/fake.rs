@@ -32,6 +32,8 @@ pub(crate) struct Fake {
     pub is_silent: Mutex<bool>,
     /// A migration does not end before it is cancelled: none has been yet, or one.
     pub cancelled: Mutex<Option<bool>>,
+    /// Its QEMU has sent all: it is cancelled in vain, and fails when the other one has ended.
+    pub has_sent_all: Mutex<bool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,6 +79,9 @@ impl Fake {
             return Err(HypervisorError::Said("it is so already".into()));
         }
         self.define(&facts.name, is_active, &xml);
+        if let Some((new, _)) = lock(&self.guests).get_mut(&facts.name) {
+            new.uuid = facts.uuid;
+        }
         Ok(())
     }
 }
@@ -178,6 +183,14 @@ impl Hypervisor for Fake {
         // the copies end
         progress(Progress { total_bytes, ..Progress::default() });
         while let Some(is_cancelled) = *lock(&self.cancelled) {
+            if *lock(&self.has_sent_all) {
+                let other = lock(&self.others).get(&what.to_address).cloned();
+                if other.is_none_or(|other| other.find(&what.name).is_ok_and(|it| !it.0.active)) {
+                    return Err(HypervisorError::Said("the other side has ended".into()));
+                }
+                sleep(Duration::from_millis(5));
+                continue;
+            }
             if is_cancelled {
                 return Err(HypervisorError::Said("canceled by client".into()));
             }

@@ -13,6 +13,7 @@
 mod app;
 mod arrivals;
 mod auto;
+mod breaks;
 mod checks;
 mod console;
 mod copies;

@@ -19,13 +19,14 @@ use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::SplitGuest;
 use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::app::{App, Moving, client_error, path_of};
 use crate::auto::{self, AUTO};
+use crate::breaks;
 use crate::checks::{check, check_split};
 use crate::copies::drop_copies;
 use crate::hosts;
@@ -327,8 +328,7 @@ impl Way {
         }
     }
 
-    /// libvirt moves it. That is ended if the guest waits for memory meanwhile that it gets back
-    /// only when it does not move.
+    /// libvirt moves it. That is broken off if it is not to go on, or cannot.
     async fn migrates(
         &self,
         app: &Arc<App>,
@@ -338,27 +338,25 @@ impl Way {
         let mut moving = pin!(app.call(move |hypervisor| {
             hypervisor.migrate(&what, &mut |progress| _ = news.send(progress))
         }));
-        let (lost, has) = tokio::select! {
+        if self.is_split {
+            app.listen_for_end(&self.uuid);
+        }
+        let why = tokio::select! {
             moved = &mut moving => return moved,
-            lost = moves::loses(app, &self.uuid), if self.is_split => lost,
+            why = breaks::reason(app, &self.uuid), if self.is_split => why,
         };
-        warn!(vm = %self.plan.name, lost, has, "a node has ended that keeps memory of it: it stays");
+        warn!(vm = %self.plan.name, why, "its move is broken off");
         loop {
-            let uuid = self.uuid.clone();
-            // it may not have begun, or be over
-            if let Err(error) = app.call(move |hypervisor| hypervisor.cancel(&uuid)).await {
-                info!(vm = %self.plan.name, %error, "its move is not ended");
-            }
+            let ends = async {
+                breaks::end(app, &self.uuid).await;
+                sleep(CANCEL_AGAIN).await;
+            };
             tokio::select! {
                 moved = &mut moving => return moved.map_err(|mut error| {
-                    let text = format!(
-                        "{lost} has ended, which kept memory of it; it goes on with the copy that \
-                         {has} has, and can be moved then"
-                    );
-                    error.causes.insert(0, text);
+                    error.causes.splice(0..0, why);
                     error
                 }),
-                () = sleep(CANCEL_AGAIN) => {}
+                () = ends => {}
             }
         }
     }
@@ -500,7 +498,12 @@ impl Way {
         // what is not taken back now is by settle.rs
         let stays = matches!(&here, Ok(guest) if guest.active)
             && moves::stay(app, &self.uuid).await.is_ok();
-        if stays && app.mintd.post::<Value>(&self.arrival("/undo"), &json!({})).await.is_ok() {
+        let undone = match (stays, self.is_split) {
+            (false, _) => None,
+            (true, false) => breaks::end_there(app, &self.uuid).await.ok(),
+            (true, true) => breaks::ended_there(app, &self.uuid).await.ok(),
+        };
+        if undone.is_some() {
             app.journal.forget(Side::Departure, &self.uuid);
         }
         let place = match here {
@@ -512,6 +515,12 @@ impl Way {
         };
         warn!(vm = %name, to = %self.to.name, %error, "not moved");
         let mut body = error;
+        // of one that had passed its hook libvirt says only that it did not get there
+        let is_new = |why: &String| {
+            ![&body.message].into_iter().chain(&body.causes).any(|text| text.contains(why))
+        };
+        let why = undone.and_then(|undone| undone.why).filter(is_new);
+        body.causes.splice(0..0, why);
         let text = format!("vm {name} was not moved to {}; {place}", self.to.name);
         body.causes.insert(0, std::mem::replace(&mut body.message, text));
         body

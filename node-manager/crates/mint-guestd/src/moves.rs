@@ -205,7 +205,7 @@ fn write_source(folder: &Path, source: &Source) -> io::Result<()> {
 }
 
 /// A guest of this node whose QEMU runs, with its folder.
-fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
+pub(crate) fn running(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
     let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
     guests.find(|(_, guest)| text(&guest.uuid) == uuid)
 }
@@ -316,6 +316,11 @@ pub(crate) async fn loses(app: &App, uuid: &str) -> (String, String) {
             return lost;
         }
     }
+}
+
+/// Whether the pager of a guest of this node gives its memory to another host.
+pub(crate) fn is_going(app: &App, uuid: &str) -> bool {
+    running(app, uuid).is_some_and(|(folder, _)| folder.join(files::GOING).exists())
 }
 
 /// A guest stays: its pager gives nothing any more. One whose memory is not split has none.

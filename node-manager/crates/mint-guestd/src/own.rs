@@ -6,6 +6,7 @@ use mint_guests::prepare::{self, PrepareError};
 use tracing::info;
 
 use crate::app::App;
+use crate::breaks;
 use crate::hypervisor::GuestFacts;
 use crate::moves;
 
@@ -56,23 +57,35 @@ pub(crate) async fn act(app: &App, vm: String, verb: VmVerb) -> Result<VmView, E
         prepare(app, name).await?;
         return show(app, vm).await;
     }
+    if let VmVerb::Cancel = verb {
+        cancel(app, name).await?;
+        return show(app, vm).await;
+    }
     // QEMU's start takes what it takes
     app.call(move |hypervisor| match verb {
         VmVerb::Start => hypervisor.start(&name),
         VmVerb::Shutdown => hypervisor.shutdown(&name),
         VmVerb::Destroy => hypervisor.destroy(&name),
-        VmVerb::Cancel => hypervisor.cancel(&name),
-        VmVerb::Prepare => Ok(()),
+        VmVerb::Cancel | VmVerb::Prepare => Ok(()),
     })
     .await?;
-    if let VmVerb::Cancel = verb {
-        // libvirt waits for its other side, and that for the guest's memory, which comes no more
-        let uuid = show(app, vm.clone()).await?.uuid;
-        if let Err(error) = moves::stay(app, &uuid).await {
-            info!(vm, %error, "its memory goes on");
+    show(app, vm).await
+}
+
+/// Ends its move.
+async fn cancel(app: &App, name: String) -> Result<(), ErrorBody> {
+    let uuid = show(app, name.clone()).await?.uuid;
+    if app.ask_to_end(&uuid) {
+        return Ok(());
+    }
+    app.call(move |hypervisor| hypervisor.cancel(&name)).await?;
+    // it moves by libvirt alone, or a daemon before this one began that
+    if moves::is_going(app, &uuid) {
+        if let Err(error) = breaks::end_there(app, &uuid).await {
+            info!(uuid, %error, "its next host does not end its move");
         }
     }
-    show(app, vm).await
+    Ok(())
 }
 
 /// Its definition changes; if it runs, it goes on as it was started.

@@ -5,12 +5,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mint_split::{ArrivalView, files};
+use mint_split::{ArrivalView, DepartureView, MemoryView, SplitGuest, files};
+use tokio::io::AsyncWriteExt;
 
-use super::memory::{UUID, tell, until};
-use super::moves::{active, expect, incoming, movable, serve_view};
+use super::memory::{UUID, files as put_files, tell, until};
+use super::moves::{active, expect, goes, incoming, migrate, movable, serve_view};
 use super::*;
-use crate::given_up;
+use crate::{given_up, memory};
 
 /// A guest that comes to node 1, and has passed libvirt's hook: its QEMU waits for its memory.
 async fn comes(machine: &Machine) -> (PathBuf, Arc<Mutex<ArrivalView>>) {
@@ -24,6 +25,51 @@ async fn comes(machine: &Machine) -> (PathBuf, Arc<Mutex<ArrivalView>>) {
     active(machine, &xml);
     is(machine, "paused", true);
     (folder, view)
+}
+
+/// A guest of node 1 that moves to node 2, and stands still for that: there its QEMU waits. Gives
+/// its folder on node 1.
+async fn stands_still(machine: &Machine) -> PathBuf {
+    let root = put_files(machine, "echo armed");
+    let xml = movable("node3");
+    super::memory::third(machine);
+    tell(machine, "begin", &xml).await.unwrap();
+    active(machine, &xml);
+    let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+    *machine.fakes[0].cancelled.lock().unwrap() = Some(false);
+    *machine.fakes[0].has_sent_all.lock().unwrap() = true;
+    let there = machine.fakes[1].clone();
+    machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+    folder
+}
+
+/// What node 2 has of it, once it is expected there.
+async fn waits_there(machine: &Machine, folder: &std::path::Path, has_all: bool) {
+    until(|| machine.apps[1].journal.get(Side::Arrival, UUID).is_some()).await;
+    let root = machine.folder.path().join("root2");
+    let text = std::fs::read(folder.join(files::GUEST)).unwrap();
+    let guest: SplitGuest = serde_json::from_slice(&text).unwrap();
+    let there = root.join(format!("run/mint/ram/guests/{UUID}.9"));
+    memory::write(&there, &SplitGuest { qemu: 9, epoch: 2, ..guest }).unwrap();
+    std::fs::write(there.join(files::COMING), "{}").unwrap();
+    if has_all {
+        std::fs::write(there.join(files::HAS_ALL), "").unwrap();
+    }
+    std::fs::create_dir_all(root.join("proc/9")).unwrap();
+    std::fs::write(root.join("proc/9/cmdline"), format!("qemu\0-uuid\0{UUID}\0")).unwrap();
+    machine.fakes[1].define("big", true, &movable("node3"));
+    let mut guests = machine.fakes[1].guests.lock().unwrap();
+    let facts = &mut guests.get_mut("big").unwrap().0;
+    (facts.uuid, facts.state, facts.has_job) = (UUID.into(), "paused", true);
+}
+
+fn is_active_there(machine: &Machine) -> bool {
+    machine.fakes[1].guests.lock().unwrap()["big"].0.active
+}
+
+async fn cancel(machine: &Machine) -> Result<VmView, ErrorBody> {
+    let path = format!("/v1/local/vms/{UUID}/cancel");
+    machine.client().post(&path, &json!({})).await.map_err(body)
 }
 
 /// What libvirt of node 1 says of it.
@@ -112,5 +158,89 @@ fn hook_lets_no_guest_through_that_is_given_up_or_has_ended() {
             assert!(error.message.ends_with(words), "{error}");
             assert!(!folder.exists());
         }
+    });
+}
+
+#[test]
+fn cancelled_move_ends_though_libvirt_has_nothing_to_cancel() {
+    test(async |machine| {
+        let folder = stands_still(&machine).await;
+        let asked = goes(&folder);
+        let (moved, ()) = tokio::join!(migrate(&machine, UUID, json!({ "to": "node2" })), async {
+            waits_there(&machine, &folder, false).await;
+            cancel(&machine).await.unwrap();
+            until(|| !is_active_there(&machine)).await;
+        });
+        let error = moved.unwrap_err();
+        assert!(error.message.contains("was not moved to node2; it stays on node1"), "{error}");
+        let last = asked.lock().unwrap().last().cloned();
+        assert_eq!(last, Some(mint_split::PagerCall::Stay));
+        for (app, side) in [(0, Side::Departure), (1, Side::Arrival)] {
+            assert_eq!(machine.apps[app].journal.get(side, UUID), None);
+        }
+    });
+}
+
+#[test]
+fn cancelled_move_goes_on_when_all_of_the_guest_is_there() {
+    test(async |machine| {
+        let folder = stands_still(&machine).await;
+        let asked = goes(&folder);
+        let request = json!({ "to": "node2" });
+        let moving = migrate(&machine, UUID, request);
+        let ends = async {
+            waits_there(&machine, &folder, true).await;
+            cancel(&machine).await.unwrap();
+            // it is asked more than once
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+        };
+        tokio::select! {
+            moved = moving => panic!("{moved:?}"),
+            () = ends => {}
+        }
+        assert!(is_active_there(&machine));
+        assert_eq!(asked.lock().unwrap().len(), 1, "nobody tells its pager that it stays");
+        // for its thread to end
+        *machine.fakes[0].cancelled.lock().unwrap() = None;
+    });
+}
+
+#[test]
+fn move_of_a_guest_that_stands_still_for_too_long_ends_and_says_why() {
+    test(async |machine| {
+        let folder = stands_still(&machine).await;
+        goes(&folder);
+        let pager = UnixListener::bind(folder.join("pager.sock")).unwrap();
+        tokio::spawn(async move {
+            for finals in 4.. {
+                let (mut stream, _) = pager.accept().await.unwrap();
+                let departure = Some(DepartureView { finals, ..DepartureView::default() });
+                let view = MemoryView { departure, ..MemoryView::default() };
+                stream.write_all(&serde_json::to_vec(&view).unwrap()).await.unwrap();
+            }
+        });
+        let (moved, ()) = tokio::join!(
+            migrate(&machine, UUID, json!({ "to": "node2" })),
+            waits_there(&machine, &folder, false)
+        );
+        let error = moved.unwrap_err();
+        let why = "its next host asked 8 times for the last of its memory";
+        assert!(error.causes.iter().any(|cause| cause == why), "{error:?}");
+        assert!(!is_active_there(&machine));
+    });
+}
+
+#[test]
+fn move_says_what_its_next_host_has_said() {
+    test(async |machine| {
+        let folder = stands_still(&machine).await;
+        goes(&folder);
+        let (moved, ()) = tokio::join!(migrate(&machine, UUID, json!({ "to": "node2" })), async {
+            waits_there(&machine, &folder, false).await;
+            given_up::note(&machine.apps[1], UUID, "page 1 is at 0x4");
+            machine.fakes[1].guests.lock().unwrap().get_mut("big").unwrap().0.active = false;
+        });
+        let error = moved.unwrap_err();
+        assert!(error.causes.iter().any(|cause| cause == "page 1 is at 0x4"), "{error:?}");
     });
 }
