@@ -11,9 +11,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mint_split::files::{COMING, ENTERING, GIVEN_UP, GOING, GONE, HAS_ALL, LEFT_OUT};
+use mint_split::files::{COMING, ENTERING, GIVEN_UP, GOING, GONE, HAS_ALL, LEFT_OUT, READY};
 use mint_split::{
     Ages, ArrivalView, ChunkNo, Frame, Greeting, HearError, MemoryView, PageNo, Place, Places,
     Source, SplitGuest, hear, say,
@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::early::{Early, punch};
 use crate::monitor::Monitor;
+use crate::share::Share;
 use crate::shared::{Server, Stage};
 use crate::step::step;
 
@@ -181,7 +182,8 @@ impl Coming<'_> {
         let geometry = places.geometry();
         punch(self.ram, 0, geometry.pages()).map_err(Ended::Own)?;
         let ram = self.ram.try_clone().map_err(Ended::Own)?;
-        let early = Arc::new(Early::new(ram, geometry, self.is_merged()));
+        let share = Share::new(self.source.bandwidth_bytes_s);
+        let early = Arc::new(Early::new(ram, geometry, self.is_merged(), share));
         let stream = TcpStream::connect_timeout(&self.source.address, CONNECT)?;
         stream.set_nodelay(true)?;
         let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
@@ -195,7 +197,7 @@ impl Coming<'_> {
         info!(source = %self.source.address, merged = self.is_merged(), "the guest comes");
         if self.is_merged() {
             for server in self.servers.iter().filter(|server| !server.is_over) {
-                early.ask(server.clone(), self.source.bandwidth_bytes_s)?;
+                early.ask(server.clone())?;
             }
         }
         // whose end is not heard of otherwise
@@ -254,6 +256,8 @@ impl Coming<'_> {
     ) -> Result<(), Ended> {
         let geometry = places.geometry();
         let (mut words, mut subs, mut marks, mut early_pages) = (0, 0, None, 0);
+        // also by what a pager before this one has heard
+        let mut is_let_through = self.folder.join(READY).exists();
         loop {
             let frame = hear(from)?;
             if !frame.fits(geometry) {
@@ -264,12 +268,23 @@ impl Coming<'_> {
                     step("pager-copied");
                     early.copied(&pages).map_err(Ended::Own)?;
                     lock(view).pages += pages.entries.len() as u64;
+                    let bytes = pages.bytes.len() as u64;
+                    match is_let_through {
+                        // it may stand still for these
+                        true => drop(early.share.count(bytes, Instant::now())),
+                        false => early.share.wait(bytes),
+                    }
                 }
                 Frame::Drop(pages) => {
                     early.dropped(pages.into_iter().map(|(page, _)| page)).map_err(Ended::Own)?;
                 }
                 Frame::Ages(first, all) => ages.take(first, &all),
-                Frame::Ready => lock(view).is_ready = true,
+                Frame::Ready => {
+                    is_let_through = true;
+                    let ready = File::create(self.folder.join(READY)).map_err(Ended::Own);
+                    lock(view).is_ready = true;
+                    ready?;
+                }
                 // each once, in their order
                 Frame::Words(first, all) if first.0 == words => {
                     words += all.len() as u64;

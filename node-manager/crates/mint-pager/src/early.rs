@@ -16,8 +16,9 @@ use mint_split::{
 use rustix::fs::{FallocateFlags, fallocate};
 use tracing::info;
 
+use crate::share::Share;
 use crate::shared::Server;
-use crate::stream::{Stream, rest_for};
+use crate::stream::Stream;
 
 /// What is asked for and has not come, of one memory server.
 const WINDOW_PAGES: u64 = 512;
@@ -39,6 +40,8 @@ pub(crate) struct Early {
     marks: Mutex<Option<Marks>>,
     /// To memory servers.
     streams: Mutex<Vec<Stream>>,
+    /// What the last main host and memory servers may send, together.
+    pub share: Share,
 }
 
 /// Why a conversation ended.
@@ -73,9 +76,9 @@ impl Marks {
 
 impl Early {
     /// Nothing has come; memory servers may be asked for what they keep.
-    pub fn new(ram: File, geometry: Geometry, merges: bool) -> Self {
+    pub fn new(ram: File, geometry: Geometry, merges: bool, share: Share) -> Self {
         let marks = merges.then(|| Marks(vec![NOBODY; index(PageNo(geometry.pages()))]));
-        Self { ram, geometry, marks: Mutex::new(marks), streams: Mutex::default() }
+        Self { ram, geometry, marks: Mutex::new(marks), streams: Mutex::default(), share }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Marks>> {
@@ -143,14 +146,14 @@ impl Early {
         marks.unwrap_or(Marks(Vec::new()))
     }
 
-    /// Begins to ask a memory server for all that it keeps, at most so many bytes a second. That
-    /// ends by itself.
+    /// Begins to ask a memory server for all that it keeps, at its part of what may come. That ends
+    /// by itself.
     ///
     /// # Errors
     /// When there are too many threads.
-    pub fn ask(self: &Arc<Self>, server: Server, bandwidth_bytes_s: Option<u64>) -> io::Result<()> {
+    pub fn ask(self: &Arc<Self>, server: Server) -> io::Result<()> {
         let early = self.clone();
-        let ask = move || match early.fetch(&server, bandwidth_bytes_s) {
+        let ask = move || match early.fetch(&server) {
             Ok(pages) => info!(server = %server.address, pages, "what it keeps has come meanwhile"),
             // it comes later
             Err(ended) => {
@@ -161,7 +164,7 @@ impl Early {
         thread::Builder::new().name("early".into()).spawn(ask).map(drop)
     }
 
-    fn fetch(&self, server: &Server, bandwidth_bytes_s: Option<u64>) -> Result<u64, Ended> {
+    fn fetch(&self, server: &Server) -> Result<u64, Ended> {
         let stream = Stream::connect(&server.address, server.way.as_deref())?;
         let mut from = BufReader::with_capacity(1 << 16, stream.try_clone()?);
         {
@@ -201,7 +204,7 @@ impl Early {
                     }
                     let count = pages.entries.len() as u64;
                     (asked, came) = (asked.saturating_sub(count), came + count);
-                    rest_for(pages.bytes.len() as u64, bandwidth_bytes_s);
+                    self.share.wait(pages.bytes.len() as u64);
                 }
                 Frame::Missing(run) => asked = asked.saturating_sub(u64::from(run.count)),
                 other => return Err(Ended::Said(Box::new(other))),

@@ -7,7 +7,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use mint_split::files::{COMING, ENTERING, HAS_ALL, LEFT_OUT, RUNS};
+use mint_split::files::{COMING, ENTERING, HAS_ALL, LEFT_OUT, READY, RUNS};
 use tracing::{debug, info, warn};
 
 use crate::shared::{Shared, Stage};
@@ -41,7 +41,7 @@ pub(crate) fn enter(shared: &Shared, stage: Stage) {
         thread::sleep(LOOK);
     }
     shared.home.qemu.close();
-    for name in [ENTERING, HAS_ALL, LEFT_OUT, RUNS] {
+    for name in [ENTERING, HAS_ALL, LEFT_OUT, READY, RUNS] {
         match remove_file(folder.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(name, %error, "is left behind");

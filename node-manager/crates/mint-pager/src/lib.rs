@@ -23,6 +23,7 @@ mod pace;
 mod pager;
 mod qemu;
 mod run;
+mod share;
 mod shared;
 mod step;
 mod stream;

@@ -9,6 +9,9 @@ pub const COMING: &str = "coming.json";
 /// Its QEMU knows that its memory is left out of the stream: it is not asked again, as it may wait for
 /// pages by then, and answers nobody.
 pub const LEFT_OUT: &str = "left-out";
+/// Little of it was left at its last host once, which may have stopped it since: nothing that comes waits
+/// for others that send.
+pub const READY: &str = "ready";
 /// All of it has come that its last host had, though that may not have heard so.
 pub const HAS_ALL: &str = "has-all";
 /// It is not to come, whatever has come of it. Who writes this looks for [`HAS_ALL`] afterwards, and takes

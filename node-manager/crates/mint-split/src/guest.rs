@@ -261,7 +261,7 @@ pub struct Source {
     pub address: SocketAddr,
     /// What that wants to hear.
     pub secret: [u8; 16],
-    /// At most so many bytes a second from each host that has some of it.
+    /// At most so many bytes a second, from all hosts together that have some of it.
     #[serde(default)]
     pub bandwidth_bytes_s: Option<u64>,
 }

@@ -192,7 +192,12 @@ fn only_what_is_to_be_at_one_host_comes_early() {
 #[test]
 fn what_the_last_main_host_sends_is_the_page_whatever_comes_late() {
     let to = Host::new(|_| {}, Watch::All);
-    let early = crate::early::Early::new(to.ram.try_clone().unwrap(), geometry(), true);
+    let early = crate::early::Early::new(
+        to.ram.try_clone().unwrap(),
+        geometry(),
+        true,
+        crate::share::Share::new(None),
+    );
     let pages = |first: u64, bytes: &[u8]| match copy(first, bytes) {
         Frame::Copy(mut pages) => {
             pages.entries.iter_mut().for_each(|entry| entry.version = Version(3));
@@ -239,4 +244,59 @@ fn what_a_memory_server_kept_that_does_not_know_the_guest_is_lost_unless_another
         assert_eq!(shared.view().servers[0].is_connected, secret == SECRET);
         shared.lock().ways[0].server.is_over = true;
     }
+}
+
+/// How long it takes until a guest may go on at its next host that gets as much from the host that it
+/// leaves as from a memory server, and how long the rest takes for which it stands still.
+fn takes(bandwidth_bytes_s: Option<u64>) -> (Duration, Duration) {
+    let (early, count) = (100, 128_u8);
+    let all: Vec<_> = (0..u64::from(count)).map(|page| (early + page, 1, 1)).collect();
+    let keeps = Keeps::new(&all);
+    let to = Host::new(|_| {}, Watch::All);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source =
+        Source { address: listener.local_addr().unwrap(), secret: [9; 16], bandwidth_bytes_s };
+    let (guest, folder) = (to.guest(2), to.folder.path());
+    let servers = [keeps.server()];
+    let (ram, base, faults) = (&to.ram, to.base, &to.faults);
+    let coming = Coming { guest: &guest, folder, source, servers: &servers, ram, base, faults };
+    let status = UnixListener::bind(folder.join("pager.sock")).unwrap();
+    let (mut there, mut used) = (places(), ages());
+    let took = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| coming.take(&mut there, &mut used, &to.process, status));
+        let (stream, _) = listener.accept().unwrap();
+        assert!(matches!(hear(&mut &stream).unwrap(), Frame::Hello(_)));
+        let began = std::time::Instant::now();
+        say(&stream, &Frame::Welcome).unwrap();
+        // no faster than a last host would
+        let chunks = u64::from(count) / CHUNK;
+        for chunk in 0..chunks {
+            say(&stream, &copy(1600 + chunk * CHUNK, &[2; 16])).unwrap();
+            crate::stream::rest_for(CHUNK * PAGE_BYTES, bandwidth_bytes_s);
+        }
+        until(&to, index(1600 + u64::from(count) - 1), 2);
+        until(&to, index(early + u64::from(count) - 1), 1);
+        let before = began.elapsed();
+        say(&stream, &Frame::Ready).unwrap();
+        let began = std::time::Instant::now();
+        (0..chunks).for_each(|chunk| {
+            say(&stream, &copy(1600 + chunk * CHUNK, &[3; 16])).unwrap();
+        });
+        words(&[]).iter().for_each(|frame| say(&stream, frame).unwrap());
+        assert_eq!(hear(&mut &stream).unwrap(), Frame::Taken);
+        assert!(taken.join().unwrap().unwrap());
+        (before, began.elapsed())
+    });
+    drop(to.qemu);
+    took
+}
+
+#[test]
+fn bandwidth_is_that_of_all_who_send_until_the_guest_may_stand_still() {
+    // half a MiB from each of the two
+    let (before, after) = takes(Some(1 << 19));
+    assert!(before > Duration::from_millis(1800), "{before:?}");
+    assert!(after < Duration::from_millis(900), "{after:?}");
+    let (before, _) = takes(None);
+    assert!(before < Duration::from_millis(900), "{before:?}");
 }
