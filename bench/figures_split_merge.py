@@ -13,19 +13,20 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from figures_migrate import timed
-from figures_split_moves import START, USE, USED_MIB
+from figures_split_scarce import shaped
 from report.figure import Figure
 from report.goals import EMULATOR, Goal, equal
 from report.recorder import Taker
 from report.turns import turns
 from rig.errors import RigError
 from rig.guest import Guest
-from rig.node import Node
 from rig.server import Server
 
-RATE = "30mbit"
-PART_MIB = 36  # half of what it uses
+RATE_MBIT = 30
+USED_MIB, PART_MIB = 40, 36  # what it has filled; half of what it uses
 NAME, LIMIT_S = "merged", 600
+START = "--memory 128M --no-disk --no-network --no-start"
+USE = f"mkdir -p /used && mount -t tmpfs used /used && dd if=/dev/urandom of=/used/all bs=1M count={USED_MIB} 2>/dev/null"
 APART = f"--split main={PART_MIB}M,node0=rest"
 ALONE, AGAIN, PARTS = "one host", "one host again", "two hosts"
 SIDES = {
@@ -38,7 +39,7 @@ CASE = "merge_total"
 
 def merge_figures(group: str) -> tuple[Figure, ...]:
     """Of the group."""
-    note = f"A guest of 128 MiB, of which {USED_MIB} are filled, without a disk. What a node sends on mint0: {RATE}."
+    note = f"A guest of 128 MiB, of which {USED_MIB} are filled, without a disk. What a node sends on mint0: {RATE_MBIT} Mbit/s."
     return (Figure(group, CASE, "All of a guest's memory comes to one host", "s", SIDES, note=note),)
 
 
@@ -87,16 +88,6 @@ class Parts(Alone):
 
 
 @contextlib.contextmanager
-def shaped(nodes: list[Node]) -> Iterator[None]:
-    """What leaves these nodes on mint0 has that rate."""
-    with contextlib.ExitStack() as ends:
-        for node in nodes:
-            shape = f"tc qdisc add dev mint0 root tbf rate {RATE} burst 128k latency 500ms"
-            ends.enter_context(node.undone(shape, "tc qdisc del dev mint0 root"))
-        yield
-
-
-@contextlib.contextmanager
 def mergers(server: Server) -> Iterator[dict[str, Merger]]:
     """The guest, by side; ended at the end."""
     with Guest(server.one, NAME) as guest, Guest(server.two, NAME):
@@ -108,7 +99,7 @@ def mergers(server: Server) -> Iterator[dict[str, Merger]]:
         if status:
             raise RigError(f"{guest} does not fill its memory:\n{text}")
         alone = Alone(server)
-        with shaped([server.zero, server.one]):
+        with shaped([server.zero, server.one], RATE_MBIT):
             yield {ALONE: alone, AGAIN: alone, PARTS: Parts(server)}
 
 

@@ -31,6 +31,9 @@ $(IMAGES_OUT)/debian-guest.qcow2: images/scripts/build-debian-guest images/scrip
 $(IMAGES_OUT)/other-systems: $(IMAGES_OUT)/guest.initrd images/scripts/fetch-other-systems images/scripts/trixie-sources
 	@images/scripts/fetch-other-systems $< $@
 
+$(IMAGES_OUT)/programs.cpio: images/scripts/fetch-programs images/scripts/trixie-sources
+	@images/scripts/fetch-programs $@
+
 $(IMAGES_OUT)/load: images/guest/load.c
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -Os -Wall -Wextra -Werror -static -s -o $@ $<

@@ -130,7 +130,7 @@ REPORT = $(RIG) -m report.run $(if $(QUICK),--quick) $(if $(AT),--at '$(AT)')
 BROUGHT := $(BUILD)/bin/mint-rig-agent $(BUILD)/images/guest.initrd $(BUILD)/images/fio
 
 # 4: the rest takes another boot of the server, which the run has said. For make that is no failure.
-report: $(if $(AT),$(BROUGHT),images kernel-stock) ## all figures, their goals, their pictures: build/report/index.html (G='start moves': these; QUICK=1: less; AT=root@server PLAN=FILE: on a real server)
+report: $(if $(AT),$(BROUGHT),images $(BUILD)/images/programs.cpio kernel-stock) ## all figures, their goals, their pictures: build/report/index.html (G='start moves': these; QUICK=1: less; AT=root@server PLAN=FILE: on a real server)
 	@$(REPORT) $(if $(PLAN),--plan '$(PLAN)') $(if $(SEED),--seed $(SEED)) $(G) || [ $$? -eq $(if $(AT),4,0) ]
 
 report-draw: | setup ## the same, drawn again from what was measured (AT=root@server: there)

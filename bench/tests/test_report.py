@@ -18,23 +18,29 @@ import figures_partition as partition
 import figures_ready as ready
 import figures_scaling as scaling
 import figures_split as split
+import figures_split_merge as split_merge
 import figures_split_moves as split_moves
+import figures_split_work as split_work
 import figures_start as start
+from figures_split_scarce import Scale
 from report import run
 from report.recorder import read
+from report.samples import part_name
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
 MODULES = (configs, start, ready, partition, network, moves, migrate, split, isolation, scaling)
 
 MACHINES = {
-    *((group, "machine 1") for group in run.GROUPS if group != "partition"),
+    *((group, "machine 1") for group in run.GROUPS if group not in ("partition", "split")),
+    *(("split", part_name("machine 1", part)) for part in split.BOOTS),
     ("partition", "counted 1"),
     ("scaling", "starts 1"),
 }
 IDLE, AGAIN, BESIDE = isolation.IDLE, isolation.AGAIN, "cpu, other node"
 WAKE = replace(isolation.QUICK_VICTIMS[0], rounds=1000, per_mille=990)
 KERNELS = tuple(name for name, layout in scaling.LAYOUTS.items() if layout.cores == 2)
+SMALLER = Scale(128, 64)
 # What is left of a quick run: one round of few sides, so that all groups take minutes.
 TRIMMED = {
     (configs, "QUICK_SIDES"): (configs.NODE0, configs.AGAIN),
@@ -44,6 +50,9 @@ TRIMMED = {
     (partition, "COUNTED_QUICK_JOB_S"): 1,
     (split, "SETTLE_S"): 1,
     (split, "COUNT_S"): 5,
+    (split_moves, "IDLE"): split_moves.Kind(SMALLER, 48),
+    (split_moves, "BUSY"): split_moves.Kind(SMALLER, 48, 16),
+    (split_work, "WORK"): split_work.Work(SMALLER, 8, 16, 32, 1, 32, 32, 5, 5, 10),
     (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
@@ -57,7 +66,7 @@ SIDES = {
     "network": {network.MINT0, network.AGAIN, network.LOOPBACK},
     "partition": {partition.OFF, partition.ON},
     "migrate": {*migrate.MOVE_SIDES, *migrate.TALK_SIDES},
-    "split": {*split.SIDES, *split_moves.SIDES},
+    "split": {*split.SIDES, *split_work.SORT_SIDES, *split_moves.LINKS, *split_merge.SIDES},
     "isolation": {IDLE, AGAIN, BESIDE},
 }
 

@@ -20,6 +20,7 @@ import figures_scaling
 import figures_split
 import figures_split_merge
 import figures_split_moves
+import figures_split_work
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
@@ -189,6 +190,30 @@ class PlayedMerger:
         return 20.0 / self._hosts
 
 
+class PlayedWay:
+    """A guest that goes, and back."""
+
+    name = "guest"
+
+    def ready(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def there(self) -> dict[str, float]:
+        return {"total": 20.0, "downtime": 0.1}
+
+    def came(self) -> int:
+        return 500
+
+    def back(self) -> None:
+        pass
+
+
+def played_did(_, line: str) -> str:
+    """What a guest says to a line of work."""
+    seconds = "".join(f"Period   1        {2000 + n}         2000         2.0\n" for n in range(figures_split_work.WORK.after_s))
+    return "sorted from 10.50 to 20.75\n" if "sorted from" in line else seconds
+
+
 class PlayedPaged:
     """A guest whose pages come back whatever its pager knows."""
 
@@ -268,8 +293,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_split, "paged", lambda _: contextlib.nullcontext(PlayedPaged()))
-    parted = dict.fromkeys(figures_split_moves.SIDES, PlayedTwo())
-    monkeypatch.setattr(figures_split_moves, "movers", lambda *_: contextlib.nullcontext(parted))
+    monkeypatch.setattr(figures_split, "config", lambda: None)
+    monkeypatch.setattr(figures_split, "add_nodes", lambda _: None)
+    for module in (figures_split_moves, figures_split_work):
+        ways = dict.fromkeys(module.SIDES, PlayedWay())
+        monkeypatch.setattr(module, "ways", lambda *_, ways=ways: contextlib.nullcontext(ways))
+        monkeypatch.setattr(module, "shaped", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(figures_split_work, "bring", lambda _: None)
+    monkeypatch.setattr(figures_split_work, "did", played_did)
     mergers = {side: PlayedMerger(1 + (side == figures_split_merge.PARTS)) for side in figures_split_merge.SIDES}
     monkeypatch.setattr(figures_split_merge, "mergers", lambda _: contextlib.nullcontext(mergers))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})

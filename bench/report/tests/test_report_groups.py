@@ -16,6 +16,7 @@ import figures_ethernet
 import figures_migrate
 import figures_moves
 import figures_partition
+import figures_split_work
 import figures_start
 from made_data import HEADER
 from played import MODULES, Played, machines_of, measured, stub, summary_of
@@ -190,3 +191,13 @@ def test_second_card_is_on_the_routed_bridge():
     assert second.find("model").get("type") == "virtio"
     with pytest.raises(RigError, match="0 cards"):
         figures_ethernet.with_second_card("<domain><devices/></domain>")
+
+
+def test_guest_that_did_not_work_gives_no_figure():
+    with pytest.raises(RigError, match="does not say when"):
+        figures_split_work.sorted_s("sorted from\n")
+    assert figures_split_work.sorted_s("~ # read a\nsorted from 100.50 to 112.75\n") == 12.25
+    second = "Period   1        3221         3221         12.8       0          344\n"
+    assert figures_split_work.answers(second * figures_split_work.WORK.after_s) == [3221] * figures_split_work.WORK.after_s
+    with pytest.raises(RigError, match="speaks of 2 seconds"):
+        figures_split_work.answers(second * 2)
