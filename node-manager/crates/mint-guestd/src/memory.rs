@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::app::{App, client_error};
 use crate::journal::Side;
@@ -265,11 +265,14 @@ async fn is_over(app: &App, folder: &Path, guest: &SplitGuest) -> bool {
 }
 
 /// Ends a guest's leases; what cannot be told yet stays known.
-async fn end(app: &App, folder: &Path, guest: &SplitGuest) {
+pub(crate) async fn end(app: &App, folder: &Path, guest: &SplitGuest) {
     // one that was about to come has its leases where it was
     if folder.join(files::COMING).exists() {
         info!(guest = guest.name, "it did not come");
         remove(folder);
+    } else if !folder.join(files::GUEST).exists() {
+        // somebody else removes it now: that it was about to come may be told no more
+        debug!(guest = guest.name, "is removed already");
     } else if end_leases(app, guest).await {
         info!(guest = guest.name, "its memory is nowhere any more");
         remove(folder);
@@ -332,6 +335,8 @@ pub(crate) fn write(folder: &Path, guest: &SplitGuest) -> io::Result<()> {
 }
 
 pub(crate) fn remove(folder: &Path) {
+    // the others tell what it was, to whoever has found this one before: `end` asks them
+    _ = fs::remove_file(folder.join(files::GUEST));
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             warn!(folder = %folder.display(), %error, "is left behind");

@@ -151,6 +151,22 @@ fn guest_begins_with_leases_and_a_keeper_and_ends_without() {
 }
 
 #[test]
+fn guest_whose_folder_somebody_else_removes_keeps_its_leases() {
+    test(async |machine| {
+        let store = Store::serve(&machine, 2);
+        let root = files(&machine, "echo armed");
+        tell(&machine, "begin", &split("node2")).await.unwrap();
+        let folder = root.join(format!("run/mint/ram/guests/{UUID}.7"));
+        let guest = serde_json::from_slice(&fs::read(folder.join("guest.json")).unwrap()).unwrap();
+        let leases = store.leases();
+        // whether it was about to come is gone already
+        fs::remove_file(folder.join("guest.json")).unwrap();
+        memory::end(&machine.apps[0], &folder, &guest).await;
+        assert!(store.leases() == leases && !leases.is_empty());
+    });
+}
+
+#[test]
 fn guest_whose_keeper_has_gone_gets_another_one_or_is_ended() {
     test(async |machine| {
         Store::serve(&machine, 2);
