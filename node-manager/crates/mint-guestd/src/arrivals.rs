@@ -164,6 +164,7 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
                 state: guest.state.to_owned(),
                 has_come: guest.active && !guest.has_job,
                 is_off: !guest.active,
+                waits_for: guest.has_job.then(|| "libvirt still moves it".to_owned()),
                 figures: figures.map(|figures| MigrateFigures {
                     total_ms: figures.total_ms,
                     downtime_ms: figures.downtime_ms,
@@ -176,7 +177,11 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
         })
         .await?;
     // one that stands still for a switch-over may go on where it was
-    arrived.has_come = arrived.has_come && moves::has_entered(app, &reference, !is_stuck);
+    if arrived.has_come {
+        let waits_for = moves::waits_for(app, &reference, !is_stuck);
+        arrived.has_come = waits_for.is_none();
+        arrived.waits_for = waits_for.map(str::to_owned);
+    }
     if arrived.has_come {
         keep(app, &reference).await?;
         step("arrival-seen").await;

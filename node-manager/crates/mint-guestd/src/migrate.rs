@@ -479,7 +479,10 @@ impl Way {
             match answer {
                 Ok(seen) if seen.has_come => return Ok(seen),
                 other if tokio::time::Instant::now() >= end => {
-                    let text = |seen: Arrived| format!("it is {}", seen.state);
+                    let text = |seen: Arrived| match seen.waits_for {
+                        Some(waits_for) => format!("it is {}; {waits_for}", seen.state),
+                        None => format!("it is {}", seen.state),
+                    };
                     return Err(other.map_or_else(
                         |error| error,
                         |seen| ErrorBody::new(ErrorCode::Failed, text(seen)),

@@ -339,16 +339,17 @@ pub(crate) async fn stay(app: &App, uuid: &str) -> Result<(), ErrorBody> {
 }
 
 /// libvirt says that a guest is here: its pager is told, in case that its QEMU does not say so
-/// (it may be paused), if that is sure. Gives whether all of its memory servers know; true of a guest whose memory
-/// is not split.
-pub(crate) fn has_entered(app: &App, uuid: &str, is_sure: bool) -> bool {
-    let Some((folder, guest)) = running(app, uuid) else { return true };
+/// (it may be paused), if that is sure. Gives what it waits for until it is this host's; none of
+/// one that is, or whose memory is not split.
+pub(crate) fn waits_for(app: &App, uuid: &str, is_sure: bool) -> Option<&'static str> {
+    let (folder, guest) = running(app, uuid)?;
     if folder.join(files::COMING).exists() {
         let told = if is_sure { fs::write(folder.join(files::RUNS), "") } else { Ok(()) };
         if let Err(error) = told {
             warn!(guest = guest.name, %error, "its pager is not told that it runs here");
         }
-        return false;
+        return Some("its pager has not seen it run");
     }
-    !folder.join(files::ENTERING).exists()
+    let is_entering = folder.join(files::ENTERING).exists();
+    is_entering.then_some("not all of its memory servers know this host")
 }

@@ -16,6 +16,9 @@ pub(crate) struct Arrived {
     /// Whether it has no process.
     #[serde(default)]
     pub is_off: bool,
+    /// What is missing for it to have come; none if nothing is, or it is not known.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// What its way took; none if it did not come by one.
     #[serde(default)]
     pub figures: Option<MigrateFigures>,

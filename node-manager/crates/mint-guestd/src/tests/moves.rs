@@ -101,14 +101,16 @@ fn guest_that_comes_begins_when_little_of_it_is_left_and_asks_for_no_leases() {
         assert_eq!((source, store.leases()), (arrival().source, Vec::new()));
 
         // libvirt says that it runs: its pager is told, and it has come when all know
-        assert!(!moves::has_entered(&machine.apps[0], UUID, false));
+        let waits_for = |is_sure| moves::waits_for(&machine.apps[0], UUID, is_sure);
+        assert_eq!(waits_for(false), Some("its pager has not seen it run"));
         assert!(!folder.join(files::RUNS).exists());
-        assert!(!moves::has_entered(&machine.apps[0], UUID, true));
+        assert_eq!(waits_for(true), Some("its pager has not seen it run"));
         assert!(folder.join(files::RUNS).exists());
         std::fs::rename(folder.join(files::COMING), folder.join(files::ENTERING)).unwrap();
-        assert!(!moves::has_entered(&machine.apps[0], UUID, true));
+        let text = "not all of its memory servers know this host";
+        assert_eq!(waits_for(true), Some(text));
         std::fs::remove_file(folder.join(files::ENTERING)).unwrap();
-        assert!(moves::has_entered(&machine.apps[0], UUID, true));
+        assert_eq!(waits_for(true), None);
     });
 }
 
