@@ -83,6 +83,8 @@ class Work:
 
 
 WORK = Work()
+# The side "prepared" shows it.
+REASON = "a guest that can be split has pages of 4 KiB alone, each of which costs the emulator a nested page fault after a move"
 MOUNT = "mkdir -p /used && mount -t tmpfs -o size=90% used /used && cd /used"
 FINISH = (
     "read a x </proc/uptime; killall -CONT sort; until [ -s /tmp/sorted ]; do sleep 0.2; done;"
@@ -132,7 +134,7 @@ def work_goals(group: str) -> tuple[Goal, ...]:
     """The paper's section 5-2, figures 11 and 12."""
 
     def goal(name: str, case: str, side: str, to: str, **bound: float) -> Goal:
-        return Goal(name, group, case, side, to, where=(EMULATOR,), **bound)
+        return Goal(name, group, case, side, to, where=(EMULATOR,), reason=REASON, **bound)
 
     return (
         goal("Fig. 11: a sort loses 8 % by a split", "sort", SPLIT, ENOUGH, high=1.08),
