@@ -64,8 +64,8 @@ class Work:
 
     @property
     def stop(self) -> str:
-        """After a while."""
-        return f"sleep {self.sort_s}; killall -STOP sort"
+        """After a while. Fails if it has ended by then."""
+        return f"sleep {self.sort_s}; killall -STOP sort && sleep 0.2 && [ ! -e /tmp/sorted ]"
 
     @property
     def cache_ready(self) -> str:
