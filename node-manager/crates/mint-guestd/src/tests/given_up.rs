@@ -216,7 +216,7 @@ fn move_of_a_guest_that_stands_still_for_too_long_ends_and_says_why() {
                 let (mut stream, _) = pager.accept().await.unwrap();
                 let departure = Some(DepartureView { finals, ..DepartureView::default() });
                 let view = MemoryView { departure, ..MemoryView::default() };
-                stream.write_all(&serde_json::to_vec(&view).unwrap()).await.unwrap();
+                _ = stream.write_all(&serde_json::to_vec(&view).unwrap()).await;
             }
         });
         let (moved, ()) = tokio::join!(

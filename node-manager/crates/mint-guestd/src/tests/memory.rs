@@ -243,7 +243,8 @@ pub(super) fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
     let again = UnixListener::bind(folder.join("again.sock")).unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = again.accept().await {
-            stream.write_all(b"done").await.unwrap();
+            // who asked may have been told to ask no more
+            _ = stream.write_all(b"done").await;
         }
     });
     let (status, left) = (UnixListener::bind(folder.join("pager.sock")).unwrap(), chunks.clone());
@@ -252,7 +253,6 @@ pub(super) fn pager(folder: &std::path::Path) -> Arc<AtomicU64> {
             let server = |chunks| ServerView { chunks, is_connected: true };
             let servers = vec![server(left.load(Ordering::Relaxed)), server(0)];
             let view = MemoryView { servers, ..MemoryView::default() };
-            // who asks may be told to ask no more
             _ = stream.write_all(&serde_json::to_vec(&view).unwrap()).await;
         }
     });
