@@ -65,7 +65,10 @@ class Resources:
         self.present_bytes = pages_of(zones, "present") * PAGE_BYTES
         # What the kernel never gives to anyone: its own image, and what describes the pages it booted with.
         self.reserved_bytes = self.present_bytes - pages_of(zones, "managed") * PAGE_BYTES
-        available = re.search(r"^MemAvailable: +(\d+)", node.read("/proc/meminfo"), re.MULTILINE)
+        memory = node.read("/proc/meminfo")
+        # Where it is, to tell who has what is gone.
+        self.places_kib = {name: int(kib) for name, kib in re.findall(r"(?m)^(\S+): +(\d+) kB$", memory)}
+        available = re.search(r"^MemAvailable: +(\d+)", memory, re.MULTILINE)
         # Free pages that each CPU keeps for itself: tens of MiB more or less, and not in MemAvailable.
         counts = re.findall(r"^ +count: +(\d+)", zones, re.MULTILINE)
         assert available and counts
@@ -74,9 +77,18 @@ class Resources:
         self.vectors = vectors_of(node.read("/proc/interrupts"))
         self.functions = functions_of(node.out("lspci -D -xxx"))
 
+    def lost_bytes(self, later: "Resources") -> int:
+        """How much less free memory there is at a later moment."""
+        return self.free_bytes - later.free_bytes
+
+    def moved(self, later: "Resources") -> str:
+        """In which lines of /proc/meminfo there is 1 MiB more, or less, at a later moment."""
+        differences = {name: later.places_kib.get(name, 0) - kib for name, kib in self.places_kib.items()}
+        return ", ".join(f"{name} {kib:+} kB" for name, kib in differences.items() if abs(kib) >= 1024)
+
     def check(self, later: "Resources", slack_bytes: int) -> None:
         """Asserts that nothing was lost from this moment to a later one: of free memory no more than slack_bytes."""
-        lost_bytes = self.free_bytes - later.free_bytes
+        lost_bytes = self.lost_bytes(later)
         print(f"free memory: {lost_bytes / MIB:.1f} MiB less than before, {slack_bytes / MIB:.1f} may be")
         assert later.present_bytes == self.present_bytes
         # A block that the kernel booted with has left: what described it is ordinary memory for good.
@@ -85,4 +97,4 @@ class Resources:
         assert later.cores == self.cores
         assert later.vectors == self.vectors
         assert later.functions == self.functions
-        assert lost_bytes <= slack_bytes, f"{lost_bytes / MIB:.1f} MiB are gone"
+        assert lost_bytes <= slack_bytes, f"{lost_bytes / MIB:.1f} MiB are gone: {self.moved(later)}"

@@ -46,9 +46,18 @@ def test_rounds_of_stop_restart_remove_add_leak_nothing(bare: Server, request: p
     for _ in range(WARM_UP_ROUNDS):
         one_round(bare, tiny, "--wait", "running")
     before = Resources(bare.zero)
-    for _ in range(request.config.getoption("--rounds")):
-        one_round(bare, tiny, "--wait", "running")
-    before.check(Resources(bare.zero), LEAK_SLACK_BYTES)
+
+    def rounds() -> Resources:
+        for _ in range(request.config.getoption("--rounds")):
+            one_round(bare, tiny, "--wait", "running")
+        return Resources(bare.zero)
+
+    after = rounds()
+    if before.lost_bytes(after) > LEAK_SLACK_BYTES:
+        # What a daemon takes once, it has. A leak takes as much again.
+        print(f"more is gone than may be: {before.moved(after)}")
+        before, after = after, rounds()
+    before.check(after, LEAK_SLACK_BYTES)
 
 
 @pytest.mark.soak
