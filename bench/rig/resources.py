@@ -61,11 +61,11 @@ class Resources:
         node.run("echo 3 >/proc/sys/vm/drop_caches")
         # KASAN keeps freed objects, up to a 32nd of all memory, until their cache is shrunk.
         node.run("for file in /sys/kernel/slab/*/shrink; do [ ! -e $file ] || echo 1 >$file; done", limit_s=300)
-        zones = node.read("/proc/zoneinfo")
+        # At once: what a CPU keeps for itself is free for all a moment later.
+        zones, _, memory = node.out("cat /proc/zoneinfo; echo ==; cat /proc/meminfo").partition("\n==\n")
         self.present_bytes = pages_of(zones, "present") * PAGE_BYTES
         # What the kernel never gives to anyone: its own image, and what describes the pages it booted with.
         self.reserved_bytes = self.present_bytes - pages_of(zones, "managed") * PAGE_BYTES
-        memory = node.read("/proc/meminfo")
         # Where it is, to tell who has what is gone.
         self.places_kib = {name: int(kib) for name, kib in re.findall(r"(?m)^(\S+): +(\d+) kB$", memory)}
         available = re.search(r"^MemAvailable: +(\d+)", memory, re.MULTILINE)
