@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mint_api::{
     Client, ClientError, ErrorBody, ErrorCode, Hello, MachineView, NodeList, NodeView, node_path,
@@ -20,6 +20,8 @@ use crate::journal::Journal;
 /// For libvirt to answer what takes no time by itself. It may be starting, and a node's vCPUs
 /// may stall.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(50);
+/// For what is over soon: another node may be slow to answer.
+const SOON_WITHIN: Duration = Duration::from_secs(60);
 /// Between looks whether an operation is to end.
 const ASKED_LOOK: Duration = Duration::from_millis(200);
 
@@ -43,6 +45,8 @@ pub(crate) struct App {
 /// Whether an operation that moves a guest is to end before it is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
+    /// It is over soon: what else wants the guest waits for that.
+    Soon,
     /// It does not listen to that: libvirt is asked.
     Deaf,
     /// Nobody has asked for it.
@@ -83,7 +87,7 @@ impl App {
     /// Asks the operation that moves a guest to end. Gives whether there is one that listens.
     pub fn ask_to_end(&self, uuid: &str) -> bool {
         match self.moving().get_mut(uuid) {
-            None | Some(Ending::Deaf) => false,
+            None | Some(Ending::Soon | Ending::Deaf) => false,
             Some(ending) => {
                 *ending = Ending::Asked;
                 true
@@ -100,11 +104,34 @@ impl App {
 
     /// Keeps other operations from moving a guest; none if one does.
     pub fn begin(self: &Arc<Self>, uuid: &str) -> Option<Moving> {
+        self.begin_as(uuid, Ending::Deaf)
+    }
+
+    /// The same for what nobody has asked for, and that is over soon: an operation that begins
+    /// meanwhile waits for its end ([`App::begin_after`]).
+    pub fn see_to(self: &Arc<Self>, uuid: &str) -> Option<Moving> {
+        self.begin_as(uuid, Ending::Soon)
+    }
+
+    /// As [`App::begin`], once what is over soon is over.
+    pub async fn begin_after(self: &Arc<Self>, uuid: &str) -> Option<Moving> {
+        let began = Instant::now();
+        loop {
+            let moving = self.begin(uuid);
+            let waits = self.moving().get(uuid) == Some(&Ending::Soon);
+            if moving.is_some() || !waits || began.elapsed() > SOON_WITHIN {
+                return moving;
+            }
+            sleep(ASKED_LOOK).await;
+        }
+    }
+
+    fn begin_as(self: &Arc<Self>, uuid: &str, ending: Ending) -> Option<Moving> {
         let mut moving = self.moving();
         if moving.contains_key(uuid) {
             return None;
         }
-        moving.insert(uuid.to_owned(), Ending::Deaf);
+        moving.insert(uuid.to_owned(), ending);
         Some(Moving { app: self.clone(), uuid: uuid.to_owned() })
     }
 

@@ -41,7 +41,7 @@ pub(crate) async fn leave(
     from: HostLeaves,
 ) -> Result<KeptGone, ErrorBody> {
     // what is read before another one's change would undo that
-    let _changing = app.begin(&vm).ok_or_else(|| {
+    let _changing = app.begin_after(&vm).await.ok_or_else(|| {
         failed(format_args!("guest {vm} is being moved: ask again when it is not"))
     })?;
     let (folder, guest) = running(app, &vm).ok_or_else(|| {
@@ -322,7 +322,7 @@ pub(crate) async fn watch(app: Arc<App>) {
                 continue;
             }
             // one that moves is its operation's
-            let Some(_changing) = app.begin(&uuid) else { continue };
+            let Some(_changing) = app.see_to(&uuid) else { continue };
             match guest.lent {
                 Some(_) => take_back(&app, &uuid).await,
                 None => settle(&app, &uuid).await,

@@ -61,7 +61,7 @@ pub(crate) async fn prepare(
     let reference = vm.to_owned();
     let facts = app.ask(move |hypervisor| hypervisor.guest(&reference)).await?;
     let (name, uuid) = (facts.name, facts.uuid);
-    let moving = app.begin(&uuid).ok_or_else(|| {
+    let moving = app.begin_after(&uuid).await.ok_or_else(|| {
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
     let auto = match request.split.as_deref() {

@@ -80,7 +80,7 @@ pub(crate) async fn prepare(
     let to = detail.map_err(client_error)?.node;
     let leaving = app.ask(move |hypervisor| hypervisor.leaving(&vm)).await?;
     let uuid = leaving.guest.uuid.clone();
-    let moving = app.begin(&uuid).ok_or_else(|| busy(&leaving.guest.name))?;
+    let moving = app.begin_after(&uuid).await.ok_or_else(|| busy(&leaving.guest.name))?;
     let from_machine = match to.machine {
         Some(_) => Some(app.machine().await?),
         None => None,

@@ -37,7 +37,7 @@ fn is_lost(nodes: &[NodeView], server: &Server) -> bool {
 pub(crate) async fn set_right(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBody> {
     let (nodes, here) = (app.nodes().await?, app.here().await?);
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
-    let Some(_changing) = app.begin(uuid) else {
+    let Some(_changing) = app.see_to(uuid) else {
         return Err(failed(format_args!("guest {uuid} is being moved")));
     };
     let Some((folder, guest)) = running(app, uuid) else { return Ok(()) };
@@ -106,7 +106,7 @@ pub(crate) async fn tend(app: &Arc<App>, uuid: &str, tries: bool) {
     let (Ok(nodes), Ok(here)) = (app.nodes().await, app.here().await) else { return };
     let main = NodeStart { node: here.id.as_u32(), boots: here.boots };
     // another one's change is seen the next time
-    let Some(_changing) = app.begin(uuid) else { return };
+    let Some(_changing) = app.see_to(uuid) else { return };
     let Some((folder, guest)) = running(app, uuid) else { return };
     let mut new = guest.clone();
     let mut over = Vec::new();

@@ -490,6 +490,21 @@ fn what_nobody_knows_is_not_deleted() {
 }
 
 #[test]
+fn operation_waits_for_what_is_over_soon() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &xml("web"));
+        let settles = machine.apps[0].see_to("uuid-web").unwrap();
+        let plan = migrate(&machine, json!({ "to": "node2", "dry_run": true }));
+        let ends = async {
+            tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+            drop(settles);
+        };
+        let ((planned, _), ()) = tokio::join!(plan, ends);
+        planned.unwrap();
+    });
+}
+
+#[test]
 fn file_that_was_there_before_is_never_deleted() {
     test(async |machine| {
         let there = machine.folder.path().join("root2/disks/web");
