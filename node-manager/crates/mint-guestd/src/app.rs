@@ -14,6 +14,7 @@ use tracing::error;
 
 use crate::facts::HostFiles;
 use crate::gate::Gate;
+use crate::held::Held;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::journal::Journal;
 
@@ -38,6 +39,8 @@ pub(crate) struct App {
     pub journal: Journal,
     /// UUIDs of guests that leave by an operation of this daemon, and whether that is to end.
     pub moving: Mutex<BTreeMap<String, Ending>>,
+    /// Guests whose way here somebody ends.
+    pub ending: Held,
     /// Whether guests may come.
     pub gate: Arc<Gate>,
 }

@@ -102,9 +102,9 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
 /// # Errors
 /// When another one of that UUID is expected, a file is there by now, or it cannot be written.
 pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
-    let Expected { from, machine, disks, memory } = expected;
-    let side = Side::Arrival;
-    let record = Record { side, uuid, peer: from, machine, disks, xml: None, memory, why: None };
+    let Expected { from, machine, attempt, disks, memory } = expected;
+    let (side, peer) = (Side::Arrival, from);
+    let record = Record { side, uuid, attempt, peer, machine, disks, xml: None, memory, why: None };
     let (journal, host, gate) = (app.journal.clone(), app.host.clone(), app.gate.clone());
     let failed = |text: String| ErrorBody::new(ErrorCode::Failed, text);
     app.ask(move |_| {
@@ -129,22 +129,33 @@ pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Resul
     Ok(())
 }
 
-/// The guest does not come: its half copies go. Of one that waits for its memory QEMU is ended first;
-/// ask again then.
+/// The guest does not come by that migration: its half copies go. Of one that waits for its memory
+/// QEMU is ended first; ask again then.
 ///
 /// # Errors
-/// When it did come, has not ended yet, or libvirt does not answer.
-pub(crate) async fn undo(app: &Arc<App>, uuid: String) -> Result<Undone, ErrorBody> {
-    if app.journal.get(Side::Arrival, &uuid).is_none() {
+/// When it did come, has not ended yet, somebody else ends it now, or libvirt does not answer.
+pub(crate) async fn undo(
+    app: &Arc<App>,
+    uuid: String,
+    attempt: Option<u64>,
+) -> Result<Undone, ErrorBody> {
+    let expected = || app.journal.of(Side::Arrival, &uuid, attempt);
+    if expected().is_none() {
         return Ok(Undone::default());
     }
-    given_up::end(app, &uuid).await?;
+    // as long as this is held and that is written down, no other migration of it begins here
+    let ending = app.ending.hold(&uuid).ok_or_else(|| {
+        let text = format!("the way of guest {uuid} here is being ended already");
+        ErrorBody::new(ErrorCode::Failed, text)
+    })?;
+    let Some(record) = expected() else { return Ok(Undone::default()) };
+    let _ending = given_up::end(app, &uuid, given_up::coming(app, &record), ending).await?;
     // it may say more by now
-    let Some(record) = app.journal.get(Side::Arrival, &uuid) else { return Ok(Undone::default()) };
+    let record = expected().unwrap_or(record);
     step("arrival-undo").await;
     if drop_copies(app, &record, "it does not come").await {
         step("arrival-dropped").await;
-        app.journal.forget(Side::Arrival, &uuid);
+        app.journal.forget(&record);
     }
     Ok(Undone { why: record.why })
 }
@@ -183,9 +194,14 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
         arrived.waits_for = waits_for.map(str::to_owned);
     }
     if arrived.has_come {
-        keep(app, &reference).await?;
+        let record = app.journal.get(Side::Arrival, &reference);
+        if let Some(record) = &record {
+            keep(app, record).await?;
+        }
         step("arrival-seen").await;
-        app.journal.forget(Side::Arrival, &reference);
+        if let Some(record) = &record {
+            app.journal.forget(record);
+        }
         step("arrival-forgotten").await;
     }
     Ok(arrived)
@@ -193,10 +209,9 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
 
 /// The other side deletes its copies once it knows that the guest is here: so what came with it
 /// must outlive the death of this node.
-async fn keep(app: &App, uuid: &str) -> Result<(), ErrorBody> {
-    let Some(record) = app.journal.get(Side::Arrival, uuid) else { return Ok(()) };
-    let host = app.host.clone();
-    let kept = app
-        .call(move |_| Ok(host.sync(record.disks.iter().map(String::as_str).chain([DEFINITIONS]))));
+async fn keep(app: &App, record: &Record) -> Result<(), ErrorBody> {
+    let (host, disks) = (app.host.clone(), record.disks.clone());
+    let kept =
+        app.call(move |_| Ok(host.sync(disks.iter().map(String::as_str).chain([DEFINITIONS]))));
     kept.await?.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))
 }

@@ -15,7 +15,7 @@ use crate::app::{App, client_error, path_of};
 use crate::journal::Side;
 use crate::moves::{self, running};
 use crate::pagers::view;
-use crate::wire::Undone;
+use crate::wire::{Undo, Undone};
 
 /// Between looks at a guest that goes.
 const LOOK: Duration = Duration::from_secs(2);
@@ -23,8 +23,9 @@ const LOOK: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(90);
 /// So often its next host may ask for the last of it. One whose pager dies asks again.
 const FINALS_MAX: u32 = 8;
-/// For the next host to end a QEMU that waits for pages.
-const UNDONE_WITHIN: Duration = Duration::from_secs(10);
+/// For the next host to end a QEMU that waits for pages: its libvirt waits for 30 s at most for who
+/// else is at it.
+const UNDONE_WITHIN: Duration = Duration::from_secs(35);
 const UNDONE_LOOK: Duration = Duration::from_millis(500);
 
 /// Waits until a move is to be broken off; gives why. None: somebody has asked for it.
@@ -59,7 +60,7 @@ pub(crate) async fn end(app: &App, uuid: &str) {
 pub(crate) async fn end_there(app: &App, uuid: &str) -> Result<Undone, ErrorBody> {
     let Some(record) = app.journal.get(Side::Departure, uuid) else { return Ok(Undone::default()) };
     let path = format!("{}/arrivals/{uuid}/undo", path_of(record.machine, record.peer));
-    app.mintd.post(&path, &serde_json::json!({})).await.map_err(client_error)
+    app.mintd.post(&path, &Undo { attempt: record.attempt }).await.map_err(client_error)
 }
 
 /// The same, once a guest goes on here: the next host's QEMU may be ending still.

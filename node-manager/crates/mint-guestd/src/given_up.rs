@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::ErrorBody;
-use mint_split::{SplitGuest, files};
+use mint_split::{Source, SplitGuest, files};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::held::Hold;
 use crate::hypervisor::GuestFacts;
-use crate::journal::Side;
+use crate::journal::{Record, Side};
 use crate::memory::{failed, known, runs, text};
 use crate::pagers::view;
 
@@ -43,18 +44,21 @@ async fn look(app: &Arc<App>, folder: &Path, guest: &SplitGuest) {
         let arrival = view(folder).await.ok().and_then(|view| view.arrival);
         let Some(why) = arrival.and_then(|arrival| arrival.failed) else { return };
         warn!(guest = guest.name, why, "it does not come");
-        note(app, &uuid, &why);
+        note(app, &uuid, source(folder).as_ref(), &why);
     }
-    if let Err(error) = end(app, &uuid).await {
+    // who holds that ends it
+    let Some(ending) = app.ending.hold(&uuid) else { return };
+    if let Err(error) = end(app, &uuid, Some((folder.to_owned(), guest.clone())), ending).await {
         info!(guest = guest.name, %error, "its way here is not over yet");
     }
 }
 
 /// Remembers why a guest does not come, for the node that it stays on: that asks when libvirt has
-/// told it that.
-pub(crate) fn note(app: &App, uuid: &str, why: &str) {
-    let record = app.journal.get(Side::Arrival, uuid).filter(|record| record.why.is_none());
-    let Some(mut record) = record else { return };
+/// told it that. The source is that of the way that ends: it may be on another one by now.
+pub(crate) fn note(app: &App, uuid: &str, source: Option<&Source>, why: &str) {
+    let is_its =
+        |record: &Record| record.why.is_none() && source.is_some_and(|it| is_by(record, it));
+    let Some(mut record) = app.journal.get(Side::Arrival, uuid).filter(is_its) else { return };
     record.why = Some(why.to_owned());
     if let Err(error) = app.journal.write(&record) {
         warn!(uuid, %error, "why it does not come is not written down");
@@ -74,13 +78,18 @@ pub(crate) async fn ends(app: &App, folder: &Path, guest: &SplitGuest) -> ErrorB
     }
 }
 
-/// Ends the way of a guest here; when this returns, no process of it is here.
+/// Ends the way of a guest here, whose memory comes to that folder if it does; when this returns,
+/// no process of it is here. Gives back who holds its end.
 ///
 /// # Errors
 /// When it is here for good, has not ended yet, or libvirt does not answer.
-pub(crate) async fn end(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBody> {
+pub(crate) async fn end(
+    app: &Arc<App>,
+    uuid: &str,
+    coming: Option<(PathBuf, SplitGuest)>,
+    ending: Hold,
+) -> Result<Hold, ErrorBody> {
     let here = || failed(format_args!("guest {uuid} runs here"));
-    let coming = coming(app, uuid);
     if let Some((folder, guest)) = &coming {
         let marked = mark(folder).map_err(|error| {
             failed(format_args!("guest {} cannot be given up: {error}", guest.name))
@@ -92,7 +101,7 @@ pub(crate) async fn end(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBody> {
     // its hook goes on now, for which libvirt waits
     let guests = app.ask(|hypervisor| hypervisor.guests()).await?;
     let Some(facts) = guests.into_iter().find(|facts| facts.uuid == uuid && facts.active) else {
-        return Ok(());
+        return Ok(ending);
     };
     let Some((folder, guest)) = coming else { return Err(here()) };
     if !waits(&facts) {
@@ -106,6 +115,8 @@ pub(crate) async fn end(app: &Arc<App>, uuid: &str) -> Result<(), ErrorBody> {
         if let Err(error) = app.call(move |hypervisor| hypervisor.destroy(&name)).await {
             info!(guest = guest.name, %error, "libvirt does not say that it has ended");
         }
+        // until here it could have met another QEMU of that guest
+        drop(ending);
     });
     Err(failed(format_args!("guest {uuid} waits here for its memory still, and is ended")))
 }
@@ -116,10 +127,22 @@ fn waits(facts: &GuestFacts) -> bool {
     facts.state != "running" && (facts.has_job || facts.is_stuck)
 }
 
-/// A guest whose QEMU here waits for its memory, and its folder.
-fn coming(app: &App, uuid: &str) -> Option<(PathBuf, SplitGuest)> {
+/// A guest whose QEMU here waits for its memory by that migration, and its folder.
+pub(crate) fn coming(app: &App, record: &Record) -> Option<(PathBuf, SplitGuest)> {
     let mut guests = known(app).into_iter().filter(|(_, guest)| runs(app, guest));
-    guests.find(|(folder, guest)| text(&guest.uuid) == uuid && folder.join(files::COMING).exists())
+    guests.find(|(folder, guest)| {
+        text(&guest.uuid) == record.uuid && source(folder).is_some_and(|it| is_by(record, &it))
+    })
+}
+
+/// Where a guest comes from; none of one that does not come.
+fn source(folder: &Path) -> Option<Source> {
+    serde_json::from_slice(&fs::read(folder.join(files::COMING)).ok()?).ok()
+}
+
+/// Each migration has a secret of its own.
+fn is_by(record: &Record, source: &Source) -> bool {
+    record.memory.as_ref().is_some_and(|arrival| arrival.source.secret == source.secret)
 }
 
 /// Gives whether its pager takes nothing of it from now on: it may have all of it.

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mint_types::{MachineId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub(crate) struct Record {
     pub side: Side,
     /// The guest's UUID.
     pub uuid: String,
+    /// Number of this migration, the same on both sides: a guest may be on its way more than once.
+    #[serde(default)]
+    pub attempt: Option<u64>,
     /// Node at the other end.
     pub peer: NodeId,
     /// That node's machine, if it is a linked one.
@@ -45,14 +49,26 @@ pub(crate) struct Record {
     pub why: Option<String>,
 }
 
+impl Record {
+    /// Whether it is of that migration. A daemon of before these had numbers says none: then it is
+    /// of the only one that there is.
+    pub fn is_of(&self, attempt: Option<u64>) -> bool {
+        self.attempt.zip(attempt).is_none_or(|(own, other)| own == other)
+    }
+}
+
 /// The records of this node.
 #[derive(Clone, Debug)]
-pub(crate) struct Journal(PathBuf);
+pub(crate) struct Journal {
+    folder: PathBuf,
+    /// Nobody writes one that somebody forgets.
+    changing: Arc<Mutex<()>>,
+}
 
 impl Journal {
     /// Those in a folder, which is made when the first one is written.
     pub fn below(folder: &Path) -> Self {
-        Self(folder.to_owned())
+        Self { folder: folder.to_owned(), changing: Arc::default() }
     }
 
     fn path(&self, side: Side, uuid: &str) -> Option<PathBuf> {
@@ -63,7 +79,7 @@ impl Journal {
         // it comes from a peer, and becomes a file's name
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let good = !uuid.is_empty() && uuid.len() <= 64 && uuid.bytes().all(is_plain);
-        good.then(|| self.0.join(format!("{uuid}.{side}.json")))
+        good.then(|| self.folder.join(format!("{uuid}.{side}.json")))
     }
 
     /// Writes a record down; it is on the disk when this returns.
@@ -73,12 +89,13 @@ impl Journal {
     pub fn write(&self, record: &Record) -> io::Result<()> {
         let path = self.path(record.side, &record.uuid);
         let path = path.ok_or_else(|| io::Error::other(format!("{:?} is no UUID", record.uuid)))?;
-        fs::create_dir_all(&self.0)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.0)?;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::create_dir_all(&self.folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         file.as_file().sync_all()?;
         file.persist(path)?;
-        File::open(&self.0)?.sync_all()
+        File::open(&self.folder)?.sync_all()
     }
 
     /// One of them.
@@ -86,9 +103,19 @@ impl Journal {
         read(&self.path(side, uuid)?)
     }
 
-    /// Forgets one; it may be gone already.
-    pub fn forget(&self, side: Side, uuid: &str) {
+    /// The same, if it is of that migration.
+    pub fn of(&self, side: Side, uuid: &str, attempt: Option<u64>) -> Option<Record> {
+        self.get(side, uuid).filter(|record| record.is_of(attempt))
+    }
+
+    /// Forgets one; it may be gone already. One of another migration of that guest stays.
+    pub fn forget(&self, record: &Record) {
+        let Record { side, ref uuid, attempt, .. } = *record;
         let Some(path) = self.path(side, uuid) else { return };
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.get(side, uuid).is_some_and(|now| !now.is_of(attempt)) {
+            return;
+        }
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(path = %path.display(), %error, "a record stays");
@@ -99,7 +126,7 @@ impl Journal {
 
     /// All of them.
     pub fn all(&self) -> Vec<Record> {
-        let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let files = entries.flatten().map(|entry| entry.path());
         files
             .filter(|path| path.extension().is_some_and(|end| end == "json"))
@@ -126,6 +153,7 @@ mod tests {
         let record = |side, uuid: &str| Record {
             side,
             uuid: uuid.into(),
+            attempt: Some(1),
             peer: NodeId::new(2).unwrap(),
             machine: None,
             disks: vec!["/d".into()],
@@ -140,8 +168,15 @@ mod tests {
         let again = Journal::below(&path);
         assert_eq!(again.all().len(), 2);
         assert_eq!(again.get(Side::Arrival, "a-1"), Some(record(Side::Arrival, "a-1")));
-        again.forget(Side::Arrival, "a-1");
-        again.forget(Side::Arrival, "a-1");
+        let other = Record { attempt: Some(2), ..record(Side::Arrival, "a-1") };
+        again.forget(&other);
+        assert_eq!(again.get(Side::Arrival, "a-1"), Some(record(Side::Arrival, "a-1")));
+        assert_eq!(again.of(Side::Arrival, "a-1", Some(2)), None);
+        assert_eq!(again.of(Side::Arrival, "a-1", Some(1)), Some(record(Side::Arrival, "a-1")));
+        // of a peer that gives them no numbers
+        assert_eq!(again.of(Side::Arrival, "a-1", None), Some(record(Side::Arrival, "a-1")));
+        again.forget(&record(Side::Arrival, "a-1"));
+        again.forget(&record(Side::Arrival, "a-1"));
         assert_eq!(again.all(), [record(Side::Departure, "a-1")]);
         for bad in ["", "../a", "a/b", &"a".repeat(65)] {
             assert!(journal.write(&record(Side::Arrival, bad)).is_err(), "{bad}");

@@ -34,6 +34,8 @@ use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
 use crate::merge;
 use crate::moves;
+use crate::progress::words;
+use crate::servers::random_number;
 use crate::split;
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
@@ -52,6 +54,8 @@ pub(crate) struct Way {
     to: NodeView,
     plan: Plan,
     uuid: String,
+    /// Number of this migration.
+    attempt: u64,
     /// Its definition here.
     xml: Option<String>,
     request: MigrateRequest,
@@ -110,7 +114,20 @@ pub(crate) async fn prepare(
     if is_split {
         check_split(&plan.name, &request)?;
     }
-    Ok(Way { from, to, plan, uuid, xml, request, from_machine, is_split, split, _moving: moving })
+    let attempt = random_number()?;
+    Ok(Way {
+        from,
+        to,
+        plan,
+        uuid,
+        attempt,
+        xml,
+        request,
+        from_machine,
+        is_split,
+        split,
+        _moving: moving,
+    })
 }
 
 /// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
@@ -366,6 +383,7 @@ impl Way {
         Record {
             side: Side::Departure,
             uuid: self.uuid.clone(),
+            attempt: Some(self.attempt),
             peer: self.to.id,
             machine: self.to.machine,
             disks: files.cloned().collect(),
@@ -390,9 +408,9 @@ impl Way {
             body
         })?;
         step("move-written").await;
-        let told = self.tell(app, record.disks).await;
+        let told = self.tell(app, record.disks.clone()).await;
         if told.is_err() && moves::stay(app, &self.uuid).await.is_ok() {
-            app.journal.forget(Side::Departure, &self.uuid);
+            app.journal.forget(&record);
         }
         told
     }
@@ -408,7 +426,8 @@ impl Way {
             false => None,
         };
         step("move-memory").await;
-        let expected = Expected { from: self.from.id, machine: self.from_machine, disks, memory };
+        let (from, machine, attempt) = (self.from.id, self.from_machine, Some(self.attempt));
+        let expected = Expected { from, machine, attempt, disks, memory };
         let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
         told.map(drop).map_err(client_error)
     }
@@ -456,9 +475,10 @@ impl Way {
             body
         })?;
         step("move-seen").await;
-        if drop_copies(app, &self.record(), "it runs on its new node").await {
+        let record = self.record();
+        if drop_copies(app, &record, "it runs on its new node").await {
             step("move-dropped").await;
-            app.journal.forget(Side::Departure, &self.uuid);
+            app.journal.forget(&record);
         }
         info!(vm = %name, to = %self.to.name, "moved");
         // of a guest that went before its memory, its new host counts nothing
@@ -507,7 +527,7 @@ impl Way {
             (true, true) => breaks::ended_there(app, &self.uuid).await.ok(),
         };
         if undone.is_some() {
-            app.journal.forget(Side::Departure, &self.uuid);
+            app.journal.forget(&self.record());
         }
         let place = match here {
             Ok(guest) if guest.active => {
@@ -527,62 +547,5 @@ impl Way {
         let text = format!("vm {name} was not moved to {}; {place}", self.to.name);
         body.causes.insert(0, std::mem::replace(&mut body.message, text));
         body
-    }
-}
-
-/// E.g. `51 % of 640 MiB sent, 82 MiB/s, 310 MiB left (about 4 s), round 2, 3 MiB/s changed
-/// meanwhile`.
-fn words(progress: &Progress) -> String {
-    let Progress { rest_bytes, total_bytes, rate_bytes_s, dirty_bytes_s, rounds, .. } = *progress;
-    let mib = |bytes: u64| bytes >> 20;
-    let sent = total_bytes.saturating_sub(rest_bytes);
-    let percent = sent.saturating_mul(100).checked_div(total_bytes).unwrap_or(0);
-    if progress.is_post_copy {
-        let text =
-            "it runs there, and fetches memory as it needs it: it is lost if a node ends now";
-        return format!("{percent} % of {} MiB sent; {text}", mib(total_bytes));
-    }
-    let about = match rest_bytes.checked_div(rate_bytes_s) {
-        Some(rest_s) => format!(" (about {rest_s} s)"),
-        None => String::new(),
-    };
-    format!(
-        "{percent} % of {} MiB sent, {} MiB/s, {} MiB left{about}, round {}, {} MiB/s changed \
-         meanwhile",
-        mib(total_bytes),
-        mib(rate_bytes_s),
-        mib(rest_bytes),
-        rounds.max(1),
-        mib(dirty_bytes_s)
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_tells_rate_rest_rounds_and_what_changes_meanwhile() {
-        let progress = Progress {
-            elapsed_ms: 1_000,
-            rest_bytes: 300 << 20,
-            total_bytes: 600 << 20,
-            disk_sent_bytes: 0,
-            rate_bytes_s: 100 << 20,
-            dirty_bytes_s: 4 << 20,
-            rounds: 2,
-            is_post_copy: false,
-        };
-        assert_eq!(
-            words(&progress),
-            "50 % of 600 MiB sent, 100 MiB/s, 300 MiB left (about 3 s), round 2, 4 MiB/s changed \
-             meanwhile"
-        );
-        let there = words(&Progress { is_post_copy: true, ..progress });
-        assert!(there.starts_with("50 % of 600 MiB sent; it runs there"), "{there}");
-        assert!(
-            words(&Progress::default())
-                .starts_with("0 % of 0 MiB sent, 0 MiB/s, 0 MiB left, round 1")
-        );
     }
 }

@@ -126,7 +126,7 @@ async fn come(app: &Arc<App>, arrival: Arrival, qemu: u32) -> Result<(), ErrorBo
     };
     if let Err(error) = &come {
         warn!(guest = guest.name, %error, "it does not come");
-        given_up::note(app, &uuid, error.causes.last().unwrap_or(&error.message));
+        given_up::note(app, &uuid, Some(&source), error.causes.last().unwrap_or(&error.message));
         remove(&folder);
     }
     come

@@ -22,7 +22,7 @@ use tokio::io::copy_bidirectional;
 use tracing::debug;
 
 use crate::app::{App, client_error, path_of};
-use crate::wire::{Arrived, Told, Undone};
+use crate::wire::{Arrived, Told, Undo, Undone};
 use crate::{
     arrivals, console, evacuate, hosts, import, leases, memory, merge, migrate, moves, own, pins,
     shows, vacate, wide,
@@ -303,6 +303,11 @@ async fn expect(
     Ok(Json(json!({})))
 }
 
-async fn undo(State(app): Shared, Path(vm): Path<String>) -> Result<Json<Undone>, Failure> {
-    Ok(Json(arrivals::undo(&app, vm).await?))
+async fn undo(
+    State(app): Shared,
+    Path(vm): Path<String>,
+    body: String,
+) -> Result<Json<Undone>, Failure> {
+    let Undo { attempt } = parse(if body.is_empty() { "{}" } else { &body })?;
+    Ok(Json(arrivals::undo(&app, vm, attempt).await?))
 }

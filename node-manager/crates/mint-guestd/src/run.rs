@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::facts::HostFiles;
+use crate::held::Held;
 use crate::journal::Journal;
 use crate::libvirt::Libvirt;
 use crate::{given_up, hosts, import, leases, memory, moves, routes, settle, tend};
@@ -68,6 +69,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         host: HostFiles::below(Path::new("/")),
         journal: Journal::below(&options.state),
         moving: Mutex::default(),
+        ending: Held::default(),
         gate: Arc::default(),
     };
     runtime.block_on(async {

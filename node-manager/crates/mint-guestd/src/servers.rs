@@ -73,6 +73,15 @@ pub(crate) fn random_secret() -> Result<[u8; 16], ErrorBody> {
     Ok(secret)
 }
 
+/// A number that nothing else has.
+///
+/// # Errors
+/// As [`random_secret`].
+pub(crate) fn random_number() -> Result<u64, ErrorBody> {
+    let [a, b, c, d, e, f, g, h, ..] = random_secret()?;
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
 /// A lease for a guest of this node, which began to run at that start.
 pub(crate) fn lease(
     guest: &SplitGuest,

@@ -38,70 +38,119 @@ pub(crate) async fn watch(app: Arc<App>) {
 }
 
 /// Settles one migration as far as it can be told how it ended.
-pub(crate) async fn settle(app: &App, record: &Record) {
-    let outcome = match record.side {
-        Side::Arrival => arrival(app, record).await,
-        Side::Departure => departure(app, record).await,
+pub(crate) async fn settle(app: &Arc<App>, record: &Record) {
+    let settled = match end_of(app, record).await {
+        Ok(Some(end)) => carry_out(app, record, end).await,
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
     };
-    match outcome {
-        Ok(true) => app.journal.forget(record.side, &record.uuid),
-        Ok(false) => {}
-        Err(error) => info!(uuid = record.uuid, %error, "how a migration ended is not known yet"),
+    if let Err(error) = settled {
+        info!(uuid = record.uuid, %error, "how a migration ended is not known yet");
     }
 }
 
-/// A guest that was to come here. Gives whether that is over.
-async fn arrival(app: &App, record: &Record) -> Result<bool, ErrorBody> {
+/// How a migration ended, as far as this side has to do with it.
+enum End {
+    /// Nothing is left to be done.
+    Over,
+    /// The guest has not come here: its copies go.
+    NotHere,
+    /// It stays here: its pager gives nothing any more.
+    Stays,
+    /// It stays here, and stands still.
+    StandsStill,
+    /// It runs on its new node: what is left of it here goes.
+    Left(Here),
+    /// It went, and has ended since: its copies go.
+    WentAndEnded,
+    /// Its new node has lost it.
+    Lost,
+}
+
+/// Asks both sides; none if it cannot be told yet.
+async fn end_of(app: &App, record: &Record) -> Result<Option<End>, ErrorBody> {
+    match record.side {
+        Side::Arrival => arrival(app, record).await,
+        Side::Departure => departure(app, record).await,
+    }
+}
+
+/// Does what is left to be done, unless the guest is on another way by now.
+async fn carry_out(app: &Arc<App>, record: &Record, end: End) -> Result<(), ErrorBody> {
+    // while these are held, and that is written down, no other migration of it begins
+    let (_moving, _ending) = match record.side {
+        Side::Departure => match app.see_to(&record.uuid) {
+            None => return Ok(()),
+            moving => (moving, None),
+        },
+        Side::Arrival => match app.ending.hold(&record.uuid) {
+            None => return Ok(()),
+            ending => (None, ending),
+        },
+    };
+    let Some(now) = app.journal.get(record.side, &record.uuid) else { return Ok(()) };
+    if now.attempt != record.attempt {
+        return Ok(());
+    }
+    let uuid = record.uuid.clone();
+    let is_over = match end {
+        End::Over => true,
+        End::NotHere => drop_copies(app, record, "it did not come").await,
+        End::Stays => moves::stay(app, &uuid).await.map(|()| true)?,
+        // libvirt leaves that to whoever can ask both sides
+        End::StandsStill => {
+            app.ask(move |hypervisor| hypervisor.resume(&uuid)).await?;
+            info!(uuid = record.uuid, "stood still for a switch-over that never was: it goes on");
+            moves::stay(app, &record.uuid).await.map(|()| true)?
+        }
+        End::Left(here) => {
+            app.ask(move |hypervisor| leave(hypervisor, &uuid, &here)).await?;
+            drop_copies(app, record, "it runs on its new node").await
+        }
+        End::WentAndEnded => drop_copies(app, record, "it went, and has ended since").await,
+        End::Lost => again(app, record).await?,
+    };
+    if is_over {
+        app.journal.forget(record);
+    }
+    Ok(())
+}
+
+/// Of a guest that was to come here.
+async fn arrival(app: &App, record: &Record) -> Result<Option<End>, ErrorBody> {
     let here = here(app, &record.uuid).await?;
     if matches!(here, Here::Busy | Here::Settled) {
-        return Ok(matches!(here, Here::Settled));
+        return Ok(matches!(here, Here::Settled).then_some(End::Over));
     }
     let peer = path_of(record.machine, record.peer);
     let path = vm_path(&format!("{peer}/vms"), &record.uuid);
     let there: Option<VmView> = known(app.mintd.get(&path).await.map_err(client_error))?;
-    match (here, there) {
+    Ok(match (here, there) {
         // it came, and has ended since
-        (Here::Off, None) => Ok(true),
-        (Here::Nowhere, Some(there)) if !there.is_busy => {
-            Ok(drop_copies(app, record, "it did not come").await)
-        }
-        _ => Ok(false),
-    }
+        (Here::Off, None) => Some(End::Over),
+        (Here::Nowhere, Some(there)) if !there.is_busy => Some(End::NotHere),
+        _ => None,
+    })
 }
 
-/// A guest that was to leave. Gives whether that is over.
-async fn departure(app: &App, record: &Record) -> Result<bool, ErrorBody> {
+/// Of a guest that was to leave.
+async fn departure(app: &App, record: &Record) -> Result<Option<End>, ErrorBody> {
     let here = here(app, &record.uuid).await?;
-    if matches!(here, Here::Settled) {
-        moves::stay(app, &record.uuid).await?;
-        return Ok(true);
-    }
-    if matches!(here, Here::Busy) {
-        return Ok(false);
+    if matches!(here, Here::Settled | Here::Busy) {
+        return Ok(matches!(here, Here::Settled).then_some(End::Stays));
     }
     let peer = path_of(record.machine, record.peer);
     let path = format!("{peer}/arrivals/{}", record.uuid);
     let there: Option<Arrived> = known(app.mintd.get(&path).await.map_err(client_error))?;
-    let uuid = record.uuid.clone();
-    match (here, there) {
-        (here, Some(there)) if there.has_come => {
-            app.ask(move |hypervisor| leave(hypervisor, &uuid, &here)).await?;
-            Ok(drop_copies(app, record, "it runs on its new node").await)
-        }
-        (Here::Nowhere, Some(there)) if there.is_off => {
-            Ok(drop_copies(app, record, "it went, and has ended since").await)
-        }
-        // libvirt leaves that to whoever can ask both sides
-        (Here::Stuck, None) => {
-            app.ask(move |hypervisor| hypervisor.resume(&uuid)).await?;
-            info!(uuid = record.uuid, "stood still for a switch-over that never was: it goes on");
-            moves::stay(app, &record.uuid).await.map(|()| true)
-        }
+    Ok(match (here, there) {
+        (here, Some(there)) if there.has_come => Some(End::Left(here)),
+        (Here::Nowhere, Some(there)) if there.is_off => Some(End::WentAndEnded),
+        (Here::Stuck, None) => Some(End::StandsStill),
         // its process ended before it could go
-        (Here::Off, None) => Ok(true),
-        (Here::Nowhere, None) => again(app, record).await,
-        _ => Ok(false),
-    }
+        (Here::Off, None) => Some(End::Over),
+        (Here::Nowhere, None) => Some(End::Lost),
+        _ => None,
+    })
 }
 
 /// Takes away what is left here of a guest that runs on its new node: a process that was stopped

@@ -174,6 +174,7 @@ impl Machine {
                 host: HostFiles::below(&root),
                 journal: Journal::below(&root.join("guests")),
                 moving: Mutex::default(),
+                ending: Default::default(),
                 gate: Arc::default(),
             };
             let socket = folder.path().join(format!("guestd{id}.sock"));
@@ -366,22 +367,26 @@ fn guest_that_an_operation_moves_is_moved_by_no_other() {
 
 /// Both daemons died in a migration of web, and live again.
 async fn after_a_death(machine: &Machine) {
-    let record = |side, peer| Record {
+    machine.apps[0].journal.write(&left_by_a_death(Side::Departure, 2)).unwrap();
+    machine.apps[1].journal.write(&left_by_a_death(Side::Arrival, 1)).unwrap();
+    for app in &machine.apps {
+        for record in app.journal.all() {
+            settle::settle(app, &record).await;
+        }
+    }
+}
+
+fn left_by_a_death(side: Side, peer: u32) -> Record {
+    Record {
         side,
         uuid: "uuid-web".into(),
+        attempt: Some(1),
         peer: NodeId::new(peer).unwrap(),
         machine: None,
         disks: vec!["/disks/web".into()],
         xml: (side == Side::Departure).then(|| xml("web")),
         memory: None,
         why: None,
-    };
-    machine.apps[0].journal.write(&record(Side::Departure, 2)).unwrap();
-    machine.apps[1].journal.write(&record(Side::Arrival, 1)).unwrap();
-    for app in &machine.apps {
-        for record in app.journal.all() {
-            settle::settle(app, &record).await;
-        }
     }
 }
 
@@ -486,6 +491,33 @@ fn what_nobody_knows_is_not_deleted() {
             record(&machine, Side::Departure).is_some()
                 && record(&machine, Side::Arrival).is_some()
         );
+    });
+}
+
+#[test]
+fn guest_that_is_on_another_way_by_now_is_not_settled() {
+    test(async |machine| {
+        // as after a death: it never left, and what has come of it goes
+        machine.fakes[0].define("web", true, &xml("web"));
+        for (app, side, peer) in [(1, Side::Arrival, 1), (0, Side::Departure, 2)] {
+            let app = &machine.apps[app];
+            let old = left_by_a_death(side, peer);
+            let new = Record { attempt: Some(2), ..old.clone() };
+            app.journal.write(&new).unwrap();
+            settle::settle(app, &old).await;
+            assert!(app.journal.all().contains(&new));
+            assert_eq!(dropped(&machine)[1], 0, "{side:?}");
+            // it is seen to already
+            let (ending, moving) = (app.ending.hold("uuid-web"), app.begin("uuid-web"));
+            settle::settle(app, &new).await;
+            assert!(app.journal.all().contains(&new));
+            drop((ending, moving));
+        }
+        for app in machine.apps.iter().rev() {
+            settle::settle(app, &app.journal.all()[0]).await;
+            assert_eq!(app.journal.all(), []);
+        }
+        assert_eq!(dropped(&machine), [0, 1]);
     });
 }
 

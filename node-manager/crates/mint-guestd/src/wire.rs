@@ -32,11 +32,22 @@ pub(crate) struct Expected {
     /// That node's machine, if it is another one.
     #[serde(default)]
     pub machine: Option<MachineId>,
+    /// Number of its migration; none from a daemon of before these had numbers.
+    #[serde(default)]
+    pub attempt: Option<u64>,
     /// Files that its disks are copied to.
     pub disks: Vec<String>,
     /// Of a guest whose memory is split.
     #[serde(default)]
     pub memory: Option<mint_split::Arrival>,
+}
+
+/// A guest that is about to come is not to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Undo {
+    /// Number of its migration, as in [`Expected`]: one that came too late is of none.
+    #[serde(default)]
+    pub attempt: Option<u64>,
 }
 
 /// A guest that was about to come does not, and nothing of it is left there.

@@ -51,7 +51,9 @@ async fn waits_there(machine: &Machine, folder: &std::path::Path, has_all: bool)
     let guest: SplitGuest = serde_json::from_slice(&text).unwrap();
     let there = root.join(format!("run/mint/ram/guests/{UUID}.9"));
     memory::write(&there, &SplitGuest { qemu: 9, epoch: 2, ..guest }).unwrap();
-    std::fs::write(there.join(files::COMING), "{}").unwrap();
+    let record = machine.apps[1].journal.get(Side::Arrival, UUID).unwrap();
+    let source = serde_json::to_vec(&record.memory.unwrap().source).unwrap();
+    std::fs::write(there.join(files::COMING), source).unwrap();
     if has_all {
         std::fs::write(there.join(files::HAS_ALL), "").unwrap();
     }
@@ -84,8 +86,47 @@ fn is_active(machine: &Machine) -> bool {
 }
 
 async fn undo(machine: &Machine) -> Result<Value, ErrorBody> {
+    undo_of(machine, json!({})).await
+}
+
+async fn undo_of(machine: &Machine, request: Value) -> Result<Value, ErrorBody> {
     let path = format!("/v1/local/arrivals/{UUID}/undo");
-    machine.client().post(&path, &json!({})).await.map_err(body)
+    machine.client().post(&path, &request).await.map_err(body)
+}
+
+#[test]
+fn undo_that_comes_late_ends_nothing_of_the_guests_next_move() {
+    test(async |machine| {
+        let (folder, _view) = comes(&machine).await;
+        let record = machine.apps[0].journal.get(Side::Arrival, UUID).unwrap();
+        let next = Record { attempt: Some(2), ..record };
+        machine.apps[0].journal.write(&next).unwrap();
+        let (late, its) = (json!({ "attempt": 1 }), json!({ "attempt": 2 }));
+        assert_eq!(undo_of(&machine, late).await.unwrap(), json!({ "why": null }));
+        assert!(!folder.join(files::GIVEN_UP).exists() && is_active(&machine));
+        assert_eq!(machine.apps[0].journal.get(Side::Arrival, UUID), Some(next));
+        // another one ends it
+        let ending = machine.apps[0].ending.hold(UUID).unwrap();
+        let error = undo_of(&machine, its.clone()).await.unwrap_err();
+        assert!(error.message.ends_with("is being ended already"), "{error}");
+        assert!(!folder.join(files::GIVEN_UP).exists() && is_active(&machine));
+        drop(ending);
+        undo_of(&machine, its).await.unwrap_err();
+        until(|| !is_active(&machine)).await;
+    });
+}
+
+#[test]
+fn memory_of_another_way_is_not_given_up() {
+    test(async |machine| {
+        let (folder, _view) = comes(&machine).await;
+        let mut record = machine.apps[0].journal.get(Side::Arrival, UUID).unwrap();
+        record.memory.as_mut().unwrap().source.secret = [4; 16];
+        machine.apps[0].journal.write(&record).unwrap();
+        let error = undo(&machine).await.unwrap_err();
+        assert!(error.message.ends_with("runs here"), "{error}");
+        assert!(!folder.join(files::GIVEN_UP).exists() && is_active(&machine));
+    });
 }
 
 #[test]
@@ -237,7 +278,11 @@ fn move_says_what_its_next_host_has_said() {
         goes(&folder);
         let (moved, ()) = tokio::join!(migrate(&machine, UUID, json!({ "to": "node2" })), async {
             waits_there(&machine, &folder, false).await;
-            given_up::note(&machine.apps[1], UUID, "page 1 is at 0x4");
+            let record = machine.apps[1].journal.get(Side::Arrival, UUID).unwrap();
+            let source = record.memory.unwrap().source;
+            let other = mint_split::Source { secret: [9; 16], ..source };
+            given_up::note(&machine.apps[1], UUID, Some(&other), "of another way");
+            given_up::note(&machine.apps[1], UUID, Some(&source), "page 1 is at 0x4");
             machine.fakes[1].guests.lock().unwrap().get_mut("big").unwrap().0.active = false;
         });
         let error = moved.unwrap_err();

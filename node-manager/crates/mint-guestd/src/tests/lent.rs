@@ -36,11 +36,12 @@ fn leases_for_a_move_that_nobody_ends_are_given_back_once_it_is_sure_that_the_gu
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(guest(), lent, "it moves");
         let record = json!({ "side": "departure", "uuid": UUID, "peer": 2, "disks": [] });
-        app.journal.write(&serde_json::from_value(record).unwrap()).unwrap();
+        let record = serde_json::from_value(record).unwrap();
+        app.journal.write(&record).unwrap();
         drop(operation);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(guest(), lent, "it may have moved");
-        app.journal.forget(Side::Departure, UUID);
+        app.journal.forget(&record);
         until(|| guest().servers[1].is_over()).await;
         let after = guest();
         assert_eq!(after.servers[0], before.servers[0]);

@@ -301,7 +301,7 @@ fn guest_that_went_ends_no_lease_of_its_next_host() {
         }
         assert_eq!(third.lock().unwrap().clone(), [lease]);
         third.lock().unwrap()[0].epoch = 2;
-        machine.apps[0].journal.forget(Side::Departure, UUID);
+        machine.apps[0].journal.forget(&record);
         until(|| !folder.exists()).await;
         assert_eq!(third.lock().unwrap().len(), 1, "its next host's");
     });
@@ -311,6 +311,7 @@ fn arrival_record() -> Record {
     Record {
         side: Side::Arrival,
         uuid: UUID.into(),
+        attempt: Some(1),
         peer: NodeId::new(2).unwrap(),
         machine: None,
         disks: Vec::new(),
