@@ -277,12 +277,7 @@ def serial(index: int) -> str:
 
 def data_disk(node: Node, index: int) -> str:
     """What a node calls it. Raises RigError if it does not have it."""
-    disk = node.out(
-        f"for d in /sys/block/*; do [ \"$(cat $d/serial 2>/dev/null)\" = {serial(index)} ] && echo /dev/${{d##*/}}; done; :"
-    )
-    if not re.fullmatch(r"/dev/\w+", disk):
-        raise RigError(f"node {node.number} does not have the data disk {serial(index)}, but {disk!r}")
-    return disk
+    return node.disk(serial(index))
 
 
 def machine_config(config: Config, clock: str) -> MachineConfig:

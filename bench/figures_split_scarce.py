@@ -179,9 +179,7 @@ class Swap(Enough):
     def ready(self) -> Iterator[None]:
         """It has so much memory, and a swap disk of that rate."""
         two = self.server.two
-        disk = two.out(f'for d in /sys/block/*; do [ "$(cat $d/serial 2>/dev/null)" = {SWAP_SERIAL} ] && echo /dev/${{d##*/}}; done; :')
-        if not re.fullmatch(r"/dev/\w+", disk):
-            raise RigError(f"node 2 has no swap disk, but {disk!r}")
+        disk = two.disk(SWAP_SERIAL)
         two.run("sync; echo 3 >/proc/sys/vm/drop_caches")
         count = (available_mib(two) - self._main_mib - QEMU_MIB) // HUGE_MIB
         pages = "/proc/sys/vm/nr_hugepages"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node as tests see it: commands on it, its console."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +108,13 @@ class Node:
             yield
         finally:
             self.run(undo)
+
+    def disk(self, serial: str) -> str:
+        """Path of its disk with that serial number. Raises RigError if there is not exactly one."""
+        found = self.out(f'for d in /sys/block/*; do [ "$(cat $d/serial 2>/dev/null)" = {serial} ] && echo /dev/${{d##*/}}; done; :')
+        if not re.fullmatch(r"/dev/\w+", found):
+            raise RigError(f"node {self.number} does not have the disk {serial}, but {found!r}")
+        return found
 
     def read(self, path: str) -> str:
         """A file's text, without the last newline."""
