@@ -19,6 +19,7 @@ mod going_ahead;
 mod looks;
 mod memory;
 mod monitor;
+mod outbox;
 mod pace;
 mod pager;
 mod qemu;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use tracing::{debug, error, info, warn};
 use crate::entering::enter;
 use crate::going::Goings;
 use crate::looks::look;
+use crate::outbox::{Said, outbox};
 use crate::pace::pace;
 use crate::pager::{Budget, Fault, PagerError, Sub};
 use crate::shared::{FilePager, Home, Locked, Server, Shared, Stage, Way, say_all};
@@ -322,8 +323,8 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
         }
     }
     let own = stream.try_clone()?;
-    let (sender, receiver) = channel();
-    thread::Builder::new().name("writer".into()).spawn(move || write(&stream, &receiver))?;
+    let (sayer, said) = outbox();
+    thread::Builder::new().name("writer".into()).spawn(move || write(&stream, &said))?;
     {
         let mut locked = shared.lock();
         let Locked { pager, ways, looks: locked_looks, .. } = &mut *locked;
@@ -332,7 +333,7 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
             if looks != *locked_looks || way.is_renewed {
                 return Err(io::Error::from(io::ErrorKind::Interrupted).into());
             }
-            (way.writer, way.stream) = (Some(sender), Some(own));
+            (way.writer, way.stream) = (Some(sayer), Some(own));
             // its list says what it lacks
             way.lost_pages = 0;
             way.is_entered = !looks;
@@ -368,8 +369,8 @@ fn talk(shared: &Shared, sub: SubNo, server: &Server) -> Result<Infallible, Ende
     }
 }
 
-fn write(stream: &Stream, frames: &Receiver<Frame>) {
-    while let Ok(frame) = frames.recv() {
+fn write(stream: &Stream, frames: &Said) {
+    while let Some(frame) = frames.next() {
         step("pager-say");
         if let Err(error) = say(stream, &frame) {
             debug!(%error, "cannot write");

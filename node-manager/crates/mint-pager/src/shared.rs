@@ -6,7 +6,6 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use mint_sys::Faults;
 use tracing::error;
 
 use crate::file::GuestMemory;
+use crate::outbox::Sayer;
 use crate::pager::{Order, Pager, PagerError};
 use crate::qemu::Qemu;
 use crate::stream::Stream;
@@ -54,7 +54,7 @@ pub enum Stage {
 pub(crate) struct Way {
     /// Where it is, and what it wants to hear. Another one may take its place, with all that it has.
     pub server: Server,
-    pub writer: Option<Sender<Frame>>,
+    pub writer: Option<Sayer>,
     pub stream: Option<Stream>,
     /// Its end was wanted: the next one begins at once.
     pub is_renewed: bool,
@@ -233,7 +233,7 @@ pub(crate) fn say_all(ways: &[Way], is_held: bool, orders: Vec<Order>) {
         let way = ways.get(usize::from(order.to.0)).and_then(|way| way.writer.as_ref());
         if let Some(writer) = way {
             // one that has ended is replaced, and all is said again
-            _ = writer.send(order.frame);
+            writer.say(order.frame);
         }
     }
 }

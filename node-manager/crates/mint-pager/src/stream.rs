@@ -9,8 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use mint_types::{SOCKET_PATH, UPGRADE};
+use rustix::net::sockopt;
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// What is on its way to be sent: who asks for a page waits behind no more pages that go.
+const SEND_BYTES: usize = 32 << 10;
 /// For mintd, and that of the other machine, to reach the memory server.
 const SWITCH: Duration = Duration::from_secs(30);
 /// mintd's answer to that.
@@ -33,6 +36,7 @@ impl Stream {
             None => {
                 let stream = TcpStream::connect_timeout(address, CONNECT)?;
                 stream.set_nodelay(true)?;
+                sockopt::set_socket_send_buffer_size(&stream, SEND_BYTES)?;
                 Ok(Self::Tcp(stream))
             }
             Some(path) => through(UnixStream::connect(SOCKET_PATH)?, path).map(Self::Mintd),

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages as frames for memory servers: those that follow each other in a chunk are one.
+//! Pages as frames for memory servers: those that follow each other in a chunk are one, if they are
+//! not too many.
 
 use std::io;
 
 use mint_split::{Frame, Geometry, PAGE, PageNo, Pages, Version};
+
+/// What asks for a page waits for the end of a frame.
+const FRAME_PAGES: usize = 8;
 
 /// What is said of these pages, in order; `read` gives what so many of them from one on have.
 ///
@@ -18,7 +22,7 @@ pub(super) fn frames(
         one.0 + 1 == other.0 && geometry.chunk_of(*one) == geometry.chunk_of(*other)
     };
     let mut all = Vec::new();
-    for run in pages.chunk_by(follows) {
+    for run in pages.chunk_by(follows).flat_map(|run| run.chunks(FRAME_PAGES)) {
         let Some(&(first, _)) = run.first() else { continue };
         let mut bytes = vec![[0; PAGE]; run.len()];
         read(first, &mut bytes)?;

@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use mint_split::{
@@ -25,6 +24,7 @@ use super::*;
 use crate::coming::Coming;
 use crate::file::{GuestMemory, Took};
 use crate::going::Goings;
+use crate::outbox::{Said, outbox};
 use crate::pager::{Budget, Pager};
 use crate::shared::{Home, Locked, Way, say_all};
 
@@ -198,9 +198,9 @@ fn write(memory: &mut [u32], page: usize, value: u32) {
 type Kept = BTreeMap<PageNo, (Version, Vec<u8>)>;
 
 /// Keeps what it is told, until nobody talks to it any more.
-fn keeps(shared: &Shared, frames: Receiver<Frame>) -> Kept {
+fn keeps(shared: &Shared, frames: &Said) -> Kept {
     let mut kept = Kept::new();
-    for frame in frames {
+    while let Some(frame) = frames.next() {
         let answers = match frame {
             Frame::Out(pages) => {
                 let each = pages.each().map(|(page, version, bytes)| {
@@ -265,7 +265,7 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
     let looks = to.memory.as_ptr().addr();
     assert_eq!(looks as u64, to.base);
     let next = main_pages.map(|pages| Budget { pages, leaving_pages: 64 });
-    let (sender, frames) = channel();
+    let (sayer, frames) = outbox();
     {
         let mut locked = shared.lock();
         let address = "127.0.0.1:1".parse().unwrap();
@@ -274,7 +274,7 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
             Greeting { uuid, secret: [4; 16], epoch: 1, memory_bytes, main, takes_ages: false };
         let server =
             crate::Server { address, way: None, greeting, is_over: false, has_mirror: false };
-        locked.ways.push(Way { writer: Some(sender), ..Way::new(server) });
+        locked.ways.push(Way { writer: Some(sayer), ..Way::new(server) });
         let orders = locked.pager.connected(SubNo(0));
         say_all(&locked.ways, false, orders);
     }
@@ -286,7 +286,7 @@ fn moves(main_pages: Option<u64>, is_stopped: bool) -> (mint_split::Counts, Kept
         let memory = &mut *from.memory;
         let state = from.state.clone();
         let at_sub = &shared;
-        let keeps = scope.spawn(move || keeps(at_sub, frames));
+        let keeps = scope.spawn(move || keeps(at_sub, &frames));
         scope.spawn(move || {
             let mut random = 7_u32;
             for value in 2..if is_stopped { 2 } else { 60_000 } {

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::outbox::put;
 
 const CHUNK: u64 = 4;
 const PAGES: u64 = 64;
@@ -225,7 +226,7 @@ impl World {
             let server = &mut self.servers[usize::from(order.to.0)];
             let is_said = !self.is_held || matches!(order.frame, Frame::In(_) | Frame::List);
             if server.is_connected && is_said {
-                server.to_sub.push_back(order.frame);
+                put(&mut server.to_sub, order.frame);
             }
         }
     }
