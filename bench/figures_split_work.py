@@ -2,7 +2,7 @@
 """Work of group "split": what a guest gets done after it has come to a node with memory for half of what it uses
 (S-memV, 5-2).
 
-sort       figure 11: GNU sort begins, stops, the guest moves, sort goes on to its end; and one that begins there, so that
+sort       figure 11: GNU sort reads, stops, the guest moves, sort goes on to its end; and one that begins there, so that
            nothing is known of what it uses when the guest is split
 cache      figure 12: memcached has filled its memory, memcaslap asks it for a while, the guest moves, memcaslap asks again
 """
@@ -32,7 +32,6 @@ class Work:
     """How much there is to do, and what the guest's shell is told.
 
     data_mib, buffer_mib, fill_mib   that are sorted; that sort has for it; that lie idle beside it
-    sort_s                           it sorts before it stops
     cache_mib, cache_fill_mib        the cache has; that lie idle beside it
     fill_s, before_s, after_s        it is filled; it is asked before the move, and after it
     """
@@ -41,7 +40,6 @@ class Work:
     data_mib: int = 40
     buffer_mib: int = 64
     fill_mib: int = 136
-    sort_s: int = 3
     cache_mib: int = 192
     cache_fill_mib: int = 64
     fill_s: int = 30
@@ -59,13 +57,14 @@ class Work:
     @property
     def sort(self) -> str:
         """Begins."""
-        sort = f"/usr/bin/sort --parallel=1 -S {self.buffer_mib}M -T /used data -o out"
+        sort = f"/usr/bin/sort --parallel=1 -S {self.buffer_mib}M -T /used -o out <data"
         return f"rm -f out /tmp/sorted; ({sort}; s=$?; read b x </proc/uptime; echo $b $s >/tmp/sorted) & "
 
     @property
     def stop(self) -> str:
-        """After a while. Fails if it has ended by then."""
-        return f"sleep {self.sort_s}; killall -STOP sort && sleep 0.2 && [ ! -e /tmp/sorted ]"
+        """When it has read all, as each host is as fast as it is. Fails if it has ended by then."""
+        has_read = "read x at </proc/$(pidof sort)/fdinfo/0 && [ $at = $(wc -c <data) ]"
+        return f"until {has_read} || [ -e /tmp/sorted ]; do sleep 0.05; done; killall -STOP sort && sleep 0.2 && [ ! -e /tmp/sorted ]"
 
     @property
     def cache_ready(self) -> str:

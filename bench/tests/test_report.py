@@ -52,7 +52,7 @@ TRIMMED = {
     (split, "COUNT_S"): 5,
     (split_moves, "IDLE"): split_moves.Kind(SMALLER, 48),
     (split_moves, "BUSY"): split_moves.Kind(SMALLER, 48, 16),
-    (split_work, "WORK"): split_work.Work(Scale(192, 96), 24, 24, 24, 1, 32, 32, 5, 5, 10),
+    (split_work, "WORK"): split_work.Work(Scale(192, 96), 24, 24, 24, 32, 32, 5, 5, 10),
     (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
