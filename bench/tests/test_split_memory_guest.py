@@ -389,6 +389,14 @@ def uses_less_than_it_has(pair: Server, name: str, less_bytes: int) -> None:
         time.sleep(1)
 
 
+def in_chunks_of(node: Node, name: str, chunk_bytes: int) -> None:
+    """Pages of a guest that is split there go and come in chunks of that size: its pager's table has a host for each."""
+    folder = f"/run/mint/ram/guests/$(virsh domuuid {name}).*"
+    guest = json.loads(node.out(f"cat {folder}/guest.json"))
+    table = int(node.out(f"stat -c %s {folder}/subs"))
+    assert (guest["chunk_bytes"], table) == (chunk_bytes, guest["memory_bytes"] // chunk_bytes * 2), guest
+
+
 def picture_shows_where_it_is(pair: Server, name: str) -> None:
     """mintctl vm memory --svg: each chunk is with who has it, and what was used just now is hot."""
     pair.zero.run("rm -f /tmp/map.svg")
@@ -434,9 +442,15 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         view = pair.mintctl("vm", "memory", "whole")
         assert (view["node"], view["hosts"], view["elsewhere_bytes"]) == (1, [], 0), view
         uses_less_than_it_has(pair, "whole", COLD_MIB * 3 // 4 << 20)
-        result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,two=rest")
+        here_too = ("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,two=rest")
+        result = pair.mintctl(*here_too, "--chunk", "256K")
         assert (result["from"], result["to"], result["memory_bytes"]) == (1, 1, 48 << 20), result
-        assert here_bytes(pair.one, "whole") <= (48 << 20) + CHUNK and kept_bytes(pair.two) > 0
+        assert here_bytes(pair.one, "whole") <= (48 << 20) + 4 * CHUNK and kept_bytes(pair.two) > 0
+        in_chunks_of(pair.one, "whole", 4 * CHUNK)
+        # what node 2 keeps is in these
+        with pytest.raises(MintctlError) as caught:
+            pair.mintctl(*here_too, "--chunk", "64K")
+        assert caught.value.status == REFUSED and "in chunks of 256K" in str(caught.value), caught.value
         came = pair.mintctl("vm", "memory", "whole")["page_ins"]
         goes_on(here, 2)
         # what it compares again and again has stayed
@@ -457,7 +471,7 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         there.wait_line(COMPARED, LIMIT_S)
         goes_on(there)
         before, view = versions(there), pair.mintctl("vm", "memory", "whole")
-        result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,node0=40M,two=rest")
+        result = pair.mintctl("vm", "migrate", "whole", "--to", "one", "--split", "main=48M,node0=40M,two=rest", "--chunk", "64K")
         # nothing was taken out and fetched for that where it was: it went from there to each of its hosts
         ended = re.findall(r"page_ins=(\d+) page_outs=(\d+) ahead=(\d+)", pair.zero.read("/var/log/mint/memory-whole.log"))
         page_ins, page_outs, ahead = map(int, ended[-1])
@@ -468,6 +482,7 @@ def test_any_guest_is_prepared_split_and_merged_on_another_node_and_split_again_
         goes_on(here)
         assert versions(here) > before
         assert here_bytes(pair.one, "whole") <= (48 << 20) + CHUNK
+        in_chunks_of(pair.one, "whole", CHUNK)
         view = pair.mintctl("vm", "memory", "whole")
         assert view["node"] == 1 and [host["node"] for host in view["hosts"]] == ["node0", "two"], view
         assert kept_bytes(pair.zero) > 0 and kept_bytes(pair.two) > 0

@@ -170,6 +170,11 @@ pub struct MigrateRequest {
     /// With that: hosts that have each page that its main host has not, 1 or 2; nothing: as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
+    /// With that: bytes of a chunk, by which pages go and come from now on, a power of two from 4096
+    /// to 2 MiB; nothing: as before. Another size than before needs a guest of which no other host
+    /// keeps anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_bytes: Option<u64>,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.

@@ -17,6 +17,7 @@ use crate::hosts::running;
 use crate::leases;
 use crate::pagers::view;
 use crate::servers::{failed, is_on};
+use crate::split::Besides;
 
 /// The word for it.
 pub(crate) const AUTO: &str = "auto";
@@ -58,7 +59,7 @@ impl Room {
 }
 
 /// How the guest's memory is to be split, as words for [`crate::split::parse`], if that node is its
-/// main host; none: that has room for all of it. Of so many copies none is on a linked machine.
+/// main host; none: that has room for all of it. Of two copies none is on a linked machine.
 ///
 /// # Errors
 /// When all nodes together have not got so much, or one of this machine does not answer.
@@ -67,7 +68,7 @@ pub(crate) async fn resolve(
     uuid: &str,
     name: &str,
     to: &NodeView,
-    copies: Option<u32>,
+    besides: Besides,
 ) -> Result<Option<String>, ErrorBody> {
     let Some((folder, guest)) = running(app, uuid) else {
         return Err(failed(format_args!(
@@ -75,6 +76,8 @@ pub(crate) async fn resolve(
         ))
         .hint("mintctl vm prepare makes it so from its next start"));
     };
+    let chunk_bytes = besides.chunk_bytes.unwrap_or(guest.chunk_bytes);
+    let guest = SplitGuest { chunk_bytes, ..guest };
     let nodes = app.nodes().await?;
     let (mut main_bytes, mut others) = (0, Vec::new());
     for node in nodes.iter().filter(|node| node.state == NodeState::Running) {
@@ -96,7 +99,7 @@ pub(crate) async fn resolve(
         let room = keeps.room_bytes();
         others.extend(Room::of(&guest, &nodes, node.name.clone(), room, (None, node.id)));
     }
-    if copies.unwrap_or(guest.copies) < 2 {
+    if besides.copies.unwrap_or(guest.copies) < 2 {
         others.extend(linked(app, &guest, &nodes).await?);
     }
     words(&guest, to, main_bytes, others)

@@ -20,10 +20,11 @@ pub(crate) fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         let text = "bad request: a guest is merged, or split, or moves without what others keep";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
-    let is_of_split = request.policy.is_some() || request.copies.is_some();
+    let besides =
+        [request.policy.is_some(), request.copies.is_some(), request.chunk_bytes.is_some()];
+    let is_of_split = besides.contains(&true);
     if is_of_split && request.split.is_none() {
-        let text =
-            "bad request: policy and copies are of a split: say how memory is to be split, too";
+        let text = "bad request: policy, copies and chunk_bytes are of a split: say how memory is to be split, too";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
     if request.copies.is_some_and(|copies| !(1..=COPIES_MAX).contains(&copies)) {
@@ -84,6 +85,7 @@ mod tests {
             split: None,
             policy: None,
             copies: None,
+            chunk_bytes: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

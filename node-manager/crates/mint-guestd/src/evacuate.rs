@@ -206,6 +206,7 @@ impl Places {
                 split: None,
                 policy: None,
                 copies: None,
+                chunk_bytes: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

@@ -23,7 +23,7 @@ use crate::leases::{self, RESERVE_BYTES};
 use crate::memory::failed;
 use crate::moves::whole;
 use crate::rewrite::{self, Unchanged};
-use crate::split;
+use crate::split::{self, Besides};
 
 /// Between looks at what is elsewhere, and how long that may stay as it is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ pub(crate) async fn prepare(
         failed(format_args!("guest {name} is being moved: ask again when it is not"))
     })?;
     let auto = match request.split.as_deref() {
-        Some(AUTO) => Some(auto::resolve(app, &uuid, &name, &here, request.copies).await?),
+        Some(AUTO) => Some(auto::resolve(app, &uuid, &name, &here, Besides::of(request)).await?),
         _ => None,
     };
     let words = match &auto {
@@ -73,7 +73,7 @@ pub(crate) async fn prepare(
         None => request.split.as_deref(),
     };
     let split = words
-        .map(|words| split::parse(app, &uuid, &name, words, request.policy, request.copies))
+        .map(|words| split::parse(app, &uuid, &name, words, Besides::of(request)))
         .transpose()?;
     let Some((_, guest)) = running(app, &uuid) else { return Err(not_split(&name)) };
     let memory_bytes = match &split {

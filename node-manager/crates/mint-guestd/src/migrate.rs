@@ -18,7 +18,7 @@ use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::SplitGuest;
-use mint_types::{MachineId, PagingPolicy, Refusal, RefusalCode, format_bytes};
+use mint_types::{MachineId, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -36,7 +36,7 @@ use crate::merge;
 use crate::moves;
 use crate::progress::words;
 use crate::servers::random_number;
-use crate::split;
+use crate::split::{self, Besides};
 use crate::step::step;
 use crate::wire::{Arrived, Expected};
 
@@ -92,7 +92,8 @@ pub(crate) async fn prepare(
     let xml = leaving.persistent_xml.clone();
     let mut request = request;
     if request.split.as_deref() == Some(AUTO) {
-        request.split = auto::resolve(app, &uuid, &leaving.guest.name, &to, request.copies).await?;
+        request.split =
+            auto::resolve(app, &uuid, &leaving.guest.name, &to, Besides::of(&request)).await?;
         request.merge = request.split.is_none();
     }
     let mut departure = Departure { machine: from_machine, ..depart(app, &from, leaving).await? };
@@ -103,10 +104,9 @@ pub(crate) async fn prepare(
         main_only(app, &uuid, &departure)?;
     }
     let split = match &request.split {
-        Some(words) => Some(
-            split_spread(app, &uuid, words, (request.policy, request.copies), &mut departure)
-                .await?,
-        ),
+        Some(words) => {
+            Some(split_spread(app, &uuid, words, Besides::of(&request), &mut departure).await?)
+        }
         None => None,
     };
     let plan = plan(app, &departure, &to).await?;
@@ -194,12 +194,12 @@ async fn split_spread(
     app: &App,
     uuid: &str,
     words: &str,
-    (policy, copies): (Option<PagingPolicy>, Option<u32>),
+    besides: Besides,
     departure: &mut Departure,
 ) -> Result<Split, ErrorBody> {
     let domain = Domain::parse(&departure.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
-    let split = split::parse(app, uuid, &domain.name, words, policy, copies)?;
+    let split = split::parse(app, uuid, &domain.name, words, besides)?;
     if let Some(spread) = &mut departure.spread {
         spread.main_bytes = split.main_bytes;
         spread.hosts = split::hosts(&app.nodes().await?, &split)?;

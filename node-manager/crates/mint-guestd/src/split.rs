@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mint_api::{ErrorBody, ErrorCode, Line, NodeView};
+use mint_api::{ErrorBody, ErrorCode, Line, MigrateRequest, NodeView};
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
-use mint_split::{Lease, LeaseEnd, Lent, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes};
+use mint_split::{
+    Lease, LeaseEnd, Lent, NodeStart, PAGE_BYTES, Server, SplitGuest, limit_bytes, whole_bytes,
+};
 use mint_types::{NodeId, PagingPolicy, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -18,7 +20,9 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::hosts::{gives_back, running};
-use crate::memory::{ask, check_copies, failed, find, kept_lease, lease, named, random_secret};
+use crate::memory::{
+    ask, check_copies, failed, find, kept_lease, lease, named, random_secret, write,
+};
 use crate::pagers::view;
 use crate::rewrite::{self, Unchanged};
 use crate::servers::{self, Host, host, is_on};
@@ -26,6 +30,28 @@ use crate::servers::{self, Host, host, is_on};
 /// Between looks at what is to go, and how long that may stay as it is.
 const LOOK: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(120);
+/// For a pager to end, and the next one to begin, and between looks at that.
+const RECHUNKED_WITHIN: Duration = Duration::from_secs(15);
+const RECHUNKED_LOOK: Duration = Duration::from_millis(50);
+
+/// What is asked for of a split besides; nothing: as before.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Besides {
+    /// How its pager chooses what goes.
+    pub policy: Option<PagingPolicy>,
+    /// Hosts that have each page that its main host has not.
+    pub copies: Option<u32>,
+    /// Of a chunk.
+    pub chunk_bytes: Option<u64>,
+}
+
+impl Besides {
+    /// As a request says.
+    pub fn of(request: &MigrateRequest) -> Self {
+        let MigrateRequest { policy, copies, chunk_bytes, .. } = *request;
+        Self { policy, copies, chunk_bytes }
+    }
+}
 
 /// What is asked for, for a guest of this node.
 ///
@@ -36,19 +62,65 @@ pub(crate) fn parse(
     uuid: &str,
     name: &str,
     words: &str,
-    policy: Option<PagingPolicy>,
-    copies: Option<u32>,
+    besides: Besides,
 ) -> Result<Split, ErrorBody> {
+    let Besides { policy, copies, chunk_bytes } = besides;
     let Some((_, guest)) = running(app, uuid) else {
         let text = format!("the memory of vm {name} cannot be split: it was not started for that");
         let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
             .hint("docs/split-memory.md says what its domain wants, or: mint-guest --split");
         return Err(ErrorBody::refused(vec![refusal]));
     };
-    let split = Split::parse(words, &guest.chunk_bytes.to_string(), guest.memory_bytes)
+    let chunk_bytes = chunk_bytes.unwrap_or(guest.chunk_bytes);
+    if chunk_bytes != guest.chunk_bytes {
+        check_chunks(&guest)?;
+    }
+    let split = Split::parse(words, &chunk_bytes.to_string(), guest.memory_bytes)
         .map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
     let policy = policy.unwrap_or(guest.policy);
     Ok(Split { policy, copies: copies.unwrap_or(guest.copies), ..split })
+}
+
+/// What other hosts keep of a guest is in the chunks that it has.
+fn check_chunks(guest: &SplitGuest) -> Result<(), ErrorBody> {
+    let Some(server) = guest.servers.iter().find(|server| !server.is_over()) else {
+        return Ok(());
+    };
+    let (name, chunk) = (&guest.name, format_bytes(guest.chunk_bytes));
+    let text = format!("{} keeps memory of vm {name} in chunks of {chunk}", server.node);
+    let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
+        .hint("merge it first (mintctl vm merge), or leave --chunk out");
+    Err(ErrorBody::refused(vec![refusal]))
+}
+
+/// A guest of which no other host keeps anything has chunks of another size from now on: its pager
+/// ends, and the next one begins with them. Whichever reads whichever size, all is here.
+async fn rechunk(
+    folder: &Path,
+    guest: SplitGuest,
+    chunk_bytes: u64,
+) -> Result<SplitGuest, ErrorBody> {
+    check_chunks(&guest)?;
+    let main_bytes = whole_bytes(guest.memory_bytes, chunk_bytes);
+    let new = SplitGuest { chunk_bytes, main_bytes, ..guest.clone() };
+    let cannot = |why: &str| {
+        failed(format_args!("the chunks of guest {} stay as they are: {why}", guest.name))
+    };
+    match rewrite::change(folder, &guest, &new).await {
+        // one that does not answer may be the next one, which begins
+        Ok(()) | Err(Unchanged::Later(_)) => {}
+        Err(Unchanged::Undone(why)) => return Err(cannot(&why)),
+    }
+    let end = Instant::now() + RECHUNKED_WITHIN;
+    while !view(folder).await.is_ok_and(|view| view.chunk_bytes == Some(chunk_bytes)) {
+        if Instant::now() >= end {
+            write(folder, &guest).map_err(|error| cannot(&error.to_string()))?;
+            return Err(cannot("its pager is of an older image, or does not answer"));
+        }
+        sleep(RECHUNKED_LOOK).await;
+    }
+    info!(guest = new.name, chunk_bytes, "its chunks have another size");
+    Ok(new)
 }
 
 /// Nodes that keep a part then.
@@ -127,7 +199,10 @@ async fn change(
     let (folder, guest) = running(app, uuid)
         .ok_or_else(|| failed(format_args!("guest {uuid} does not run here any more")))?;
     // what was lent for a move that nobody ended
-    let guest = guest.taken_back();
+    let mut guest = guest.taken_back();
+    if split.chunk_bytes != guest.chunk_bytes {
+        guest = rechunk(&folder, guest, split.chunk_bytes).await?;
+    }
     let lent = Lent {
         main_bytes: guest.main_bytes,
         policy: guest.policy,

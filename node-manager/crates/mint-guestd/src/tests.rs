@@ -2,6 +2,7 @@
 //! Two nodes' daemons over real Unix sockets, with a stand-in for mintd between them: all but
 //! libvirt and mint0.
 
+mod chunks;
 mod console;
 mod evacuate;
 mod given_up;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use clap::Parser;
 use mint_pager::{
-    Budget, Coming, FilePager, GuestMemory, Home, Qemu, Reread, Server, Servers, Sockets, Sub,
-    Terms, Took, run, stage,
+    Budget, Coming, FilePager, GuestMemory, Home, PagerError, Qemu, Reread, Server, Servers,
+    Sockets, Sub, Terms, Took, run, stage,
 };
 use mint_split::{Ages, Greeting, PAGE_BYTES, Places, Policy, SplitGuest, files};
 use mint_sys::{Faults, MemoryDevice, inherited, shared_words};
@@ -70,8 +70,15 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
     let geometry = guest.geometry()?;
     let copies = OpenOptions::new().read(true).write(true).open(args.folder.join("copies"))?;
     let words = shared_words(&args.folder.join("places"), usize::try_from(geometry.pages())?)?;
-    let subs = shared_words(&args.folder.join("subs"), usize::try_from(geometry.chunks())?)?;
+    let subs_file = args.folder.join("subs");
+    let had_bytes = subs_file.metadata().map_or(0, |subs| subs.len());
+    let subs = shared_words(&subs_file, usize::try_from(geometry.chunks())?)?;
+    let has_others = had_bytes > 0 && had_bytes != size_of_val(subs) as u64;
     let mut places = Places::open(geometry, words, subs)?;
+    if has_others && places.counts().elsewhere() > 0 {
+        // who keeps what is told by the chunks that they had
+        return Err(PagerError::Chunks(places.counts().elsewhere()).into());
+    }
     let ages = shared_words(&args.folder.join("ages"), usize::try_from(geometry.pages())?)?;
     let mut ages = Ages::open(geometry, ages)?;
     let (base, pages) = (args.base, geometry.pages());
@@ -123,6 +130,7 @@ fn page(args: &Args) -> Result<(), Box<dyn Error>> {
             servers: servers(&guest),
             budget: budget(&guest),
             policy: guest.policy,
+            chunk_bytes: guest.chunk_bytes,
             drain_bytes_s: guest.drain_bytes_s,
         })
     });

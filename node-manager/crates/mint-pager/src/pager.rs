@@ -13,6 +13,7 @@ use mint_split::{
 use crate::memory::Memory;
 
 mod ahead;
+mod chunks;
 mod drain;
 mod fresh;
 mod held;

@@ -40,6 +40,8 @@ pub struct Terms {
     pub budget: Budget,
     /// What goes.
     pub policy: PagingPolicy,
+    /// In chunks of so many bytes.
+    pub chunk_bytes: u64,
     /// How fast what a memory server that leaves has is asked for, in bytes a second; none: as fast as
     /// it goes.
     pub drain_bytes_s: Option<u64>,
@@ -158,8 +160,10 @@ fn change(
     tell_pace: &Sender<Option<u64>>,
 ) {
     for stream in again.incoming() {
-        let said = match changed(shared, reread, tell_pace) {
-            Ok(()) => "done".to_owned(),
+        let changed = changed(shared, reread, tell_pace);
+        let is_anew = matches!(changed, Ok(Change::Anew));
+        let said = match changed {
+            Ok(Change::Done | Change::Anew) => "done".to_owned(),
             // it may have begun: a successor reads the same
             Err(PagerError::Memory(error)) => {
                 shared.end(PagerError::Memory(error));
@@ -172,15 +176,31 @@ fn change(
             debug!(%error, "who asked has gone");
             thread::sleep(Duration::from_millis(10));
         }
+        if is_anew {
+            shared.begins_anew();
+            return;
+        }
     }
+}
+
+/// What was read is so.
+enum Change {
+    /// From now on.
+    Done,
+    /// Of the next pager.
+    Anew,
 }
 
 fn changed(
     shared: &Arc<Shared>,
     reread: &Reread,
     tell_pace: &Sender<Option<u64>>,
-) -> Result<(), PagerError> {
-    let Terms { servers, budget, policy, drain_bytes_s } = reread()?;
+) -> Result<Change, PagerError> {
+    let Terms { servers, budget, policy, chunk_bytes, drain_bytes_s } = reread()?;
+    if shared.lock().pager.is_of_other_chunks(chunk_bytes)? {
+        info!(chunk_bytes, "its chunks have another size: another pager begins with them");
+        return Ok(Change::Anew);
+    }
     let subs: Vec<Sub> = servers.iter().map(|(_, sub)| *sub).collect();
     {
         let mut locked = shared.lock();
@@ -203,7 +223,8 @@ fn changed(
     }
     // it ends with the pager alone
     _ = tell_pace.send(drain_bytes_s);
-    Ok(talk_to(shared, servers)?)
+    talk_to(shared, servers)?;
+    Ok(Change::Done)
 }
 
 /// Faults, one after the other.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mint_split::{
-    ChunkNo, DepartureView, Frame, Greeting, LooksView, MapCell, MemoryMap, MemoryView, PageNo,
-    Place, Policy, SplitGuest, SubNo, cell_chunks,
+    ChunkNo, DepartureView, Frame, Greeting, LooksView, MapCell, MemoryMap, MemoryView, PAGE_BYTES,
+    PageNo, Place, Policy, SplitGuest, SubNo, cell_chunks,
 };
 use mint_sys::Faults;
 use tracing::error;
@@ -173,6 +173,11 @@ impl Shared {
         self.lock().ways.iter().all(|way| way.server.is_over || way.is_entered)
     }
 
+    /// The pager ends; its keeper starts another one, which reads the guest's file.
+    pub fn begins_anew(&self) {
+        _ = (&self.tells).write_all(b"!");
+    }
+
     /// The pager cannot go on.
     pub fn end(&self, error: PagerError) {
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -201,6 +206,7 @@ impl Shared {
             lost_pages: ways.iter().map(|way| way.lost_pages).sum(),
             servers: pager.servers().collect(),
             policy: pager.victims().policy(),
+            chunk_bytes: Some(pager.places().geometry().chunk_pages() * PAGE_BYTES),
             looks: *self.looks.lock().unwrap_or_else(PoisonError::into_inner),
             arrival: None,
             departure: *self.departure.lock().unwrap_or_else(PoisonError::into_inner),

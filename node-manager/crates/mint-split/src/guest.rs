@@ -348,6 +348,9 @@ pub struct MemoryView {
     /// How its pager chooses what goes.
     #[serde(default)]
     pub policy: PagingPolicy,
+    /// Of a chunk, by which pages go and come; none of an older pager, and while it comes.
+    #[serde(default)]
+    pub chunk_bytes: Option<u64>,
     /// What is known of the use of its pages; none: nothing, as the kernel does not tell.
     #[serde(default)]
     pub looks: Option<LooksView>,

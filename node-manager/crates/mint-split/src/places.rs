@@ -106,6 +106,12 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Pages that sub hosts have, or get, or give back.
+    #[must_use]
+    pub fn elsewhere(&self) -> u64 {
+        self.leaving + self.remote + self.coming
+    }
+
     /// Pages that take memory of the main host, or are about to.
     #[must_use]
     pub fn resident(&self) -> u64 {

@@ -5,6 +5,7 @@ use mint_api::VmList;
 use mint_types::MachineId;
 
 use super::*;
+use crate::split::Besides;
 use crate::{auto, servers};
 
 fn id(node: u32) -> MachineId {
@@ -169,7 +170,8 @@ fn node_of_a_linked_machine_is_asked_what_it_could_keep_but_of_two_copies_none()
         assert_eq!((own.leases().len(), store.leases().len()), (0, 1));
         let to = app.here().await.unwrap();
         let resolve = async |copies| {
-            let resolved = auto::resolve(app, super::memory::UUID, "big", &to, copies).await;
+            let besides = Besides { copies, ..Besides::default() };
+            let resolved = auto::resolve(app, super::memory::UUID, "big", &to, besides).await;
             resolved.map_err(|error| error.to_string())
         };
         assert_eq!(resolve(None).await, Ok(None), "it has room for all");

@@ -32,6 +32,9 @@ pub enum PagerError {
     /// Pages that were leaving are neither here nor have they a copy.
     #[error("{} pages that were leaving have no copy, the first is {}", .0.len(), .0[0])]
     Copies(Vec<PageNo>),
+    /// Its chunks are to have another size.
+    #[error("{0} pages are elsewhere, in the chunks that they have")]
+    Chunks(u64),
     /// The kernel.
     #[error("the guest's memory")]
     Memory(#[from] io::Error),

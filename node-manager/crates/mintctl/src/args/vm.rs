@@ -69,6 +69,11 @@ pub enum VmCommand {
         /// Nodes that have each page that its own has not: with 2 one of them may end
         #[arg(long, value_name = "N", requires = "split", value_parser = clap::value_parser!(u32).range(1..=2))]
         copies: Option<u32>,
+        /// Pages go and come in chunks of this size from now on: a power of two from 4K to 2M
+        ///
+        /// For guests of which no other node keeps anything: new ones, and those that were merged.
+        #[arg(long, value_name = "SIZE", requires = "split", value_parser = parse_bytes)]
+        chunk: Option<u64>,
         /// What other nodes keep of its memory stays there, and there is some
         #[arg(long, conflicts_with = "split")]
         main_only: bool,

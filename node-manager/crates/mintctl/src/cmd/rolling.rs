@@ -99,6 +99,7 @@ impl Evacuated {
             split: None,
             policy: None,
             copies: None,
+            chunk_bytes: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

@@ -43,8 +43,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate { args, split, policy, copies, main_only } => {
-            let anew = Anew { split, policy, copies, main_only };
+        VmCommand::Migrate { args, split, policy, copies, chunk, main_only } => {
+            let anew = Anew { split, policy, copies, chunk_bytes: chunk, main_only };
             migrate(context, args, false, anew).await
         }
         VmCommand::Merge(args) => migrate(context, args, true, Anew::default()).await,
@@ -137,6 +137,7 @@ struct Anew {
     split: Option<String>,
     policy: Option<PagingPolicy>,
     copies: Option<u32>,
+    chunk_bytes: Option<u64>,
     main_only: bool,
 }
 
@@ -155,6 +156,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) 
         split: anew.split,
         policy: anew.policy,
         copies: anew.copies,
+        chunk_bytes: anew.chunk_bytes,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;
