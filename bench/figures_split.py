@@ -4,11 +4,10 @@
 policies   what comes back from the other node while the guest goes on, by what its pager knows of the pages that
            the guest uses. It compares 20 MiB again and again, and reads 2 of 24 MiB more each two seconds; its main
            host has 48 MiB of the 80 that it has touched.
-moves      see figures_split_moves.py
-work       see figures_split_work.py
 merge      see figures_split_merge.py
 
-Each is a part of a machine, with a boot of its own.
+Each is a part of a machine, with a boot of its own. Groups split_moves, split_sort and split_cache are a guest's moves
+to a node that has not enough for it, and its work there.
 """
 
 import contextlib
@@ -16,9 +15,7 @@ import time
 from collections.abc import Iterator
 
 from figures_split_merge import merge_figures, merge_goals, merged
-from figures_split_moves import move_figures, move_goals, moved
-from figures_split_scarce import add_nodes, config
-from figures_split_work import work_figures, work_goals, worked
+from figures_split_scarce import booted
 from report.figure import Figure
 from report.goals import EMULATOR, Goal, equal
 from report.recorder import Recorder, Taker
@@ -31,8 +28,6 @@ GROUP = "split"
 NOT_AT = "its guest is the rig's own"
 MACHINES, QUICK_MACHINES = 5, 1
 ROUNDS, QUICK_ROUNDS = 2, 1
-# Of moves and work, whose rounds are long.
-LONG_ROUNDS = 1
 # Until what came before has no part in what is counted; that it is counted for.
 SETTLE_S, COUNT_S = 20, 30
 
@@ -72,8 +67,6 @@ FIGURES = (
     Figure(GROUP, "came", "Pages that come back from the other node", "pages/s", SIDES, note=NOTE),
     Figure(GROUP, "work", "What the guest gets done meanwhile", "versions/s", SIDES,
            note=f"{NOTE} A version is all of what it compares, written and read back."),
-    *move_figures(GROUP),
-    *work_figures(GROUP),
     *merge_figures(GROUP),
 )  # fmt: skip
 GOALS = (
@@ -84,8 +77,6 @@ GOALS = (
     ),
     Goal("Aging: the guest gets more done than by fifo", GROUP, "work", AGING, FIFO, low=1.25, where=(EMULATOR,)),
     equal("Pages that come back: aging, and again", GROUP, "came", AGAIN, AGING, 0.5, null=True),
-    *move_goals(GROUP),
-    *work_goals(GROUP),
     *merge_goals(GROUP),
 )  # fmt: skip
 
@@ -141,21 +132,13 @@ def policies(taker: Taker, server: Server, seed: int, rounds: int) -> None:
         measured(taker, guest, seed, rounds)
 
 
-# What each boot of a machine measures, and in how many rounds at most.
-BOOTS = {"policies": (policies, ROUNDS), "merge": (merged, ROUNDS), "moves": (moved, LONG_ROUNDS), "work": (worked, LONG_ROUNDS)}
+# Each of a machine's boots.
+PARTS_OF = {"policies": policies, "merge": merged}
 
 
 def run(recorder: Recorder) -> None:
     """Measure what is missing, one machine after the other."""
-    count = recorder.pick(MACHINES, QUICK_MACHINES)
-    for number in range(1, count + 1):
-        for part, (measure, rounds) in BOOTS.items():
-            name = f"machine {number}"
-            if name not in recorder.to_do(GROUP, "machine", count, part):
-                continue
-            with recorder.machine(GROUP, name, part) as taker, Server(config()) as server:
-                add_nodes(server)
-                measure(taker, server, recorder.header.seed, recorder.pick(rounds, QUICK_ROUNDS))
+    booted(recorder, GROUP, recorder.pick(MACHINES, QUICK_MACHINES), recorder.pick(ROUNDS, QUICK_ROUNDS), PARTS_OF)
 
 
 def measured(taker: Taker, guest: Paged, seed: int, rounds: int) -> None:

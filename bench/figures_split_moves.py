@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of group "split": a guest goes to a node with memory for half of what it uses (S-memV, 5-1).
+"""Group "split_moves" of make report: a guest goes to a node with memory for half of what it uses (S-memV, 5-1).
 
 idle       figure 8: it does nothing
 busy       figure 9: it rewrites half of what it uses, slower than its links
 link       figure 10: a smaller guest, over links of a tenth of the rate, and of the rate
+
+Each is a part of a machine, with a boot of its own.
 """
 
 from dataclasses import dataclass
 
-from figures_split_scarce import AGAIN, ENOUGH, HDD, SPLIT, SSD, WHOLE, Scale, Way, shaped, ways
+from figures_split_scarce import AGAIN, ENOUGH, HDD, SPLIT, SSD, WHOLE, Scale, Way, booted, shaped, ways
 from figures_split_scarce import SIDES as ALL_SIDES
 from report.figure import Figure
 from report.goals import EMULATOR, Goal, equal
-from report.recorder import Taker
+from report.recorder import Recorder, Taker
 from report.turns import turns
 from rig.server import Server
 
-SMALL = Scale(96, 40)
+GROUP = "split_moves"
+NOT_AT = "its guest is the rig's own"
+MACHINES, QUICK_MACHINES = 5, 1
+ROUNDS = 1
+SMALL = Scale(96, 32)
 SLOW, FAST = "slow", "fast"
 # The guest rewrites so many MB/s: less than its links carry, so that the last round comes.
 BUSY_MB_S = 6
 SIDES = {side: ALL_SIDES[side] for side in (ENOUGH, AGAIN, SPLIT, SSD, HDD)}
+BUSY_SIDES = {side: ALL_SIDES[side] for side in (ENOUGH, SPLIT, SSD, HDD)}
 # Of a small guest: how it goes, and over which link.
-LINKS = {f"{side} {rate}": (side, rate) for side in (SPLIT, SSD, HDD) for rate in (SLOW, FAST)}
+LINKS = {f"{side} {rate}": (side, rate) for side in (SPLIT, SSD) for rate in (SLOW, FAST)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Kind:
     scale: Scale
     used_mib: int
     busy_mib: int = 0
+    sides: tuple[str, ...] = tuple(SIDES)
 
     @property
     def line(self) -> str:
@@ -44,7 +52,7 @@ class Kind:
         return f"{fill} && {{ fio --name=busy {job} --ioengine=psync --thread --output=/tmp/busy >/dev/null 2>&1 & }}"
 
 
-IDLE, BUSY, LINK = Kind(WHOLE, 272), Kind(WHOLE, 272, 136), Kind(SMALL, 40)
+IDLE, BUSY, LINK = Kind(WHOLE, 272), Kind(WHOLE, 272, 136, tuple(BUSY_SIDES)), Kind(SMALL, 40)
 CASES = ("total", "downtime")
 
 
@@ -56,36 +64,33 @@ def _note(kind: Kind) -> str:
     )
 
 
-def move_figures(group: str) -> tuple[Figure, ...]:
-    """Of the group."""
-    busy = f"{_note(BUSY)} It rewrites {BUSY.busy_mib} MiB at {BUSY_MB_S} MiB/s."
-    links = {name: f"{SIDES[side]}; {rate} link" for name, (side, rate) in LINKS.items()}
-    slow = f"{_note(LINK)} On the slower ones: {LINK.scale.rate_mbit / 10:g} Mbit/s."
-    return (
-        Figure(group, "idle_total", "An idle guest goes to a host with less room", "s", SIDES, note=_note(IDLE)),
-        Figure(group, "idle_downtime", "An idle guest stands still", "s", SIDES, note=_note(IDLE)),
-        Figure(group, "busy_total", "A busy guest goes to a host with less room", "s", SIDES, note=busy),
-        Figure(group, "busy_downtime", "A busy guest stands still", "s", SIDES, note=busy),
-        Figure(group, "link_total", "A small guest goes, over slow and fast links", "s", links, note=slow),
-        Figure(group, "link_downtime", "A small guest stands still, over slow and fast links", "s", links, note=slow),
-    )  # fmt: skip
+BUSY_NOTE = f"{_note(BUSY)} It rewrites {BUSY.busy_mib} MiB at {BUSY_MB_S} MiB/s."
+LINK_SIDES = {name: f"{SIDES[side]}; {rate} link" for name, (side, rate) in LINKS.items()}
+LINK_NOTE = f"{_note(LINK)} On the slower ones: {LINK.scale.rate_mbit / 10:g} Mbit/s."
+FIGURES = (
+    Figure(GROUP, "idle_total", "An idle guest goes to a host with less room", "s", SIDES, note=_note(IDLE)),
+    Figure(GROUP, "idle_downtime", "An idle guest stands still", "s", SIDES, note=_note(IDLE)),
+    Figure(GROUP, "busy_total", "A busy guest goes to a host with less room", "s", BUSY_SIDES, note=BUSY_NOTE),
+    Figure(GROUP, "busy_downtime", "A busy guest stands still", "s", BUSY_SIDES, note=BUSY_NOTE),
+    Figure(GROUP, "link_total", "A small guest goes, over slow and fast links", "s", LINK_SIDES, note=LINK_NOTE),
+    Figure(GROUP, "link_downtime", "A small guest stands still, over slow and fast links", "s", LINK_SIDES, note=LINK_NOTE),
+)
 
 
-def move_goals(group: str) -> tuple[Goal, ...]:
-    """The paper's section 5-1, figures 8 to 10."""
+def _goal(name: str, case: str, side: str, to: str, **bound: float) -> Goal:
+    return Goal(name, GROUP, case, side, to, where=(EMULATOR,), **bound)
 
-    def goal(name: str, case: str, side: str, to: str, **bound: float) -> Goal:
-        return Goal(name, group, case, side, to, where=(EMULATOR,), **bound)
 
-    return (
-        goal("Fig. 8: a split on its way costs an idle guest's move 2 %", "idle_total", SPLIT, ENOUGH, high=1.02),
-        goal("Fig. 8: an idle guest that is split stands still no longer", "idle_downtime", SPLIT, ENOUGH, high=1.05),
-        goal("Fig. 8: an idle guest's split is quicker than swap on an SSD", "idle_total", SPLIT, SSD, high=1.0),
-        goal("Fig. 9: a split on its way costs a busy guest's move nothing", "busy_total", SPLIT, ENOUGH, high=1.0),
-        goal("Fig. 10: a split guest goes 7 times as fast over a link that is 10 times as fast", "link_total", f"{SPLIT} {SLOW}",
-             f"{SPLIT} {FAST}", low=7),
-        equal("An idle guest goes to another host, and again", group, "idle_total", AGAIN, ENOUGH, 0.15, null=True),
-    )  # fmt: skip
+# The paper's section 5-1, figures 8 to 10.
+GOALS = (
+    _goal("Fig. 8: a split on its way costs an idle guest's move 2 %", "idle_total", SPLIT, ENOUGH, high=1.02),
+    _goal("Fig. 8: an idle guest that is split stands still no longer", "idle_downtime", SPLIT, ENOUGH, high=1.05),
+    _goal("Fig. 8: an idle guest's split is quicker than swap on an SSD", "idle_total", SPLIT, SSD, high=1.0),
+    _goal("Fig. 9: a split on its way costs a busy guest's move nothing", "busy_total", SPLIT, ENOUGH, high=1.0),
+    _goal("Fig. 10: a split guest goes 7 times as fast over a link that is 10 times as fast", "link_total", f"{SPLIT} {SLOW}",
+          f"{SPLIT} {FAST}", low=7),
+    equal("An idle guest goes to another host, and again", GROUP, "idle_total", AGAIN, ENOUGH, 0.15, null=True),
+)  # fmt: skip
 
 
 def one_move(server: Server, way: Way, rate_mbit: int) -> dict[str, float]:
@@ -96,19 +101,27 @@ def one_move(server: Server, way: Way, rate_mbit: int) -> dict[str, float]:
     return found
 
 
-def moved(taker: Taker, server: Server, seed: int, rounds: int) -> None:
-    """All moves of a machine."""
-    for name, kind in {"idle": IDLE, "busy": BUSY}.items():
-        with ways(server, kind.scale, name, tuple(SIDES), "", kind.line) as by_side:
-            # a first one of each guest: connections are there then
-            for side in (ENOUGH, SPLIT):
-                one_move(server, by_side[side], kind.scale.rate_mbit)
-            for count, order in enumerate(turns(seed, f"moves {name} {taker.name}", list(SIDES), rounds)):
-                for place, side in enumerate(order):
-                    found = one_move(server, by_side[side], kind.scale.rate_mbit)
-                    for case in CASES:
-                        taker.add(f"{name}_{case}", side, found[case], "s", round=count, order=place)
-    linked(taker, server, seed, rounds)
+def moved(name: str, kind: Kind, taker: Taker, server: Server, seed: int, rounds: int) -> None:
+    """Moves of an idle guest, or of a busy one."""
+    with ways(server, kind.scale, name, kind.sides, "", kind.line) as by_side:
+        # a first one of each guest: connections are there then
+        for side in (ENOUGH, SPLIT):
+            one_move(server, by_side[side], kind.scale.rate_mbit)
+        for count, order in enumerate(turns(seed, f"moves {name} {taker.name}", list(kind.sides), rounds)):
+            for place, side in enumerate(order):
+                found = one_move(server, by_side[side], kind.scale.rate_mbit)
+                for case in CASES:
+                    taker.add(f"{name}_{case}", side, found[case], "s", round=count, order=place)
+
+
+def idle(taker: Taker, server: Server, seed: int, rounds: int) -> None:
+    """Those of an idle one."""
+    moved("idle", IDLE, taker, server, seed, rounds)
+
+
+def busy(taker: Taker, server: Server, seed: int, rounds: int) -> None:
+    """Those of a busy one."""
+    moved("busy", BUSY, taker, server, seed, rounds)
 
 
 def linked(taker: Taker, server: Server, seed: int, rounds: int) -> None:
@@ -121,3 +134,11 @@ def linked(taker: Taker, server: Server, seed: int, rounds: int) -> None:
                 found = one_move(server, by_side[side], rates[rate])
                 for case in CASES:
                     taker.add(f"link_{case}", name, found[case], "s", round=count, order=place)
+
+
+PARTS = {"idle": idle, "busy": busy, "link": linked}
+
+
+def run(recorder: Recorder) -> None:
+    """Measure what is missing, one machine after the other."""
+    booted(recorder, GROUP, recorder.pick(MACHINES, QUICK_MACHINES), ROUNDS, PARTS)

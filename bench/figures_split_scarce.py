@@ -12,11 +12,12 @@ SSD, HDD   QEMU's stream to a node 2 that swaps: huge pages that nobody uses tak
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from figures_migrate import MIGRATE, downtime_s, figures, timed
+from report.recorder import Recorder, Taker
 from rig import paths
 from rig.errors import RigError
 from rig.guest import Guest
@@ -45,6 +46,14 @@ SWAP_BUS, SWAP_MIB, SWAP_SERIAL = 8, 512, "mint-swap"
 MINT_ROOMY = "mint=on,mem=1408M@0,mem=1792M@1"
 ROOMY = replace(TWO, cpus=(*TWO.cpus, 5), memory_mib=1152, devices=(*TWO.devices, f"0000:{SWAP_BUS:02x}:00.0"))
 LIMIT_S = 1800
+
+
+# What guests work with, from Debian (images/scripts/fetch-programs), and where that is.
+PROGRAMS = "/boot/programs.initrd"
+WITH_PROGRAMS = f"--initrd {PROGRAMS}"
+MOUNT = "mkdir -p /used && mount -t tmpfs -o size=90% used /used && cd /used"
+# Why a goal of work may be missed; the side "prepared" shows it.
+SLOW_PAGES = "a guest that can be split has pages of 4 KiB alone, each of which costs the emulator a nested page fault after a move"
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,21 @@ def shaped(nodes: list[Node], rate_mbit: int) -> Iterator[None]:
             shape = f"tc qdisc add dev mint0 root tbf rate {rate_mbit}mbit burst 256k latency 500ms"
             ends.enter_context(node.undone(shape, "tc qdisc del dev mint0 root"))
         yield
+
+
+def booted(
+    recorder: Recorder, group: str, count: int, rounds: int, parts: Mapping[str, Callable[[Taker, Server, int, int], None]]
+) -> None:
+    """Measure what is missing of a group: each machine boots once for each of its parts, which takes the machine, the
+    turns' seed, and how many rounds."""
+    for number in range(1, count + 1):
+        for part, measure in parts.items():
+            name = f"machine {number}"
+            if name not in recorder.to_do(group, "machine", count, part):
+                continue
+            with recorder.machine(group, name, part) as taker, Server(config()) as server:
+                add_nodes(server)
+                measure(taker, server, recorder.header.seed, rounds)
 
 
 class Way(Protocol):
@@ -244,6 +268,13 @@ def ways(server: Server, scale: Scale, prefix: str, sides: tuple[str, ...], opti
             guest.wait_line("mint-guest: up")
             did(guest, line)
         yield {side: found[side] for side in sides}
+
+
+def bring(server: Server) -> None:
+    """Nodes 1 and 2 get what guests that work boot: QEMU looks for it where they come, too."""
+    initrd = paths.GUEST_INITRD.read_bytes() + paths.need(paths.PROGRAMS).read_bytes()
+    for node in (server.one, server.two):
+        node.run(f"cat >{PROGRAMS}", stdin=initrd)
 
 
 def did(guest: Guest, line: str) -> str:

@@ -18,9 +18,10 @@ import figures_partition as partition
 import figures_ready as ready
 import figures_scaling as scaling
 import figures_split as split
+import figures_split_cache as split_cache
 import figures_split_merge as split_merge
 import figures_split_moves as split_moves
-import figures_split_work as split_work
+import figures_split_sort as split_sort
 import figures_start as start
 from figures_split_scarce import Scale
 from report import run
@@ -29,11 +30,15 @@ from report.samples import part_name
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
-MODULES = (configs, start, ready, partition, network, moves, migrate, split, isolation, scaling)
+MODULES = (configs, start, ready, partition, network, moves, migrate, split, split_moves, split_sort, split_cache, isolation,
+           scaling)  # fmt: skip
 
 MACHINES = {
-    *((group, "machine 1") for group in run.GROUPS if group not in ("partition", "split")),
-    *(("split", part_name("machine 1", part)) for part in split.BOOTS),
+    *((group, "machine 1") for group in run.GROUPS if group != "partition" and not group.startswith("split")),
+    *(("split", part_name("machine 1", part)) for part in split.PARTS_OF),
+    *(("split_moves", part_name("machine 1", part)) for part in split_moves.PARTS),
+    ("split_sort", part_name("machine 1", "sort")),
+    ("split_cache", part_name("machine 1", "cache")),
     ("partition", "counted 1"),
     ("scaling", "starts 1"),
 }
@@ -51,8 +56,9 @@ TRIMMED = {
     (split, "SETTLE_S"): 1,
     (split, "COUNT_S"): 5,
     (split_moves, "IDLE"): split_moves.Kind(SMALLER, 48),
-    (split_moves, "BUSY"): split_moves.Kind(SMALLER, 48, 16),
-    (split_work, "WORK"): split_work.Work(Scale(192, 96), 24, 24, 24, 32, 32, 5, 5, 10),
+    (split_moves, "BUSY"): split_moves.Kind(SMALLER, 48, 16, tuple(split_moves.BUSY_SIDES)),
+    (split_sort, "WORK"): split_sort.Work(Scale(192, 96), 24, 24, 24),
+    (split_cache, "WORK"): split_cache.Work(Scale(192, 96), 32, 32, 5, 5, 10),
     (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
@@ -66,7 +72,10 @@ SIDES = {
     "network": {network.MINT0, network.AGAIN, network.LOOPBACK},
     "partition": {partition.OFF, partition.ON},
     "migrate": {*migrate.MOVE_SIDES, *migrate.TALK_SIDES},
-    "split": {*split.SIDES, *split_work.SORT_SIDES, *split_moves.LINKS, *split_merge.SIDES},
+    "split": {*split.SIDES, *split_merge.SIDES},
+    "split_moves": {*split_moves.SIDES, *split_moves.LINKS},
+    "split_sort": set(split_sort.SIDES),
+    "split_cache": set(split_cache.SIDES),
     "isolation": {IDLE, AGAIN, BESIDE},
 }
 

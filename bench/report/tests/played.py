@@ -18,9 +18,11 @@ import figures_partition
 import figures_ready
 import figures_scaling
 import figures_split
+import figures_split_cache
 import figures_split_merge
 import figures_split_moves
-import figures_split_work
+import figures_split_scarce
+import figures_split_sort
 import figures_start
 from figures_neighbours import Told
 from made_data import HEADER
@@ -43,6 +45,9 @@ MODULES = {
     "moves": figures_moves,
     "migrate": figures_migrate,
     "split": figures_split,
+    "split_moves": figures_split_moves,
+    "split_sort": figures_split_sort,
+    "split_cache": figures_split_cache,
     "scaling": figures_scaling,
     "isolation": figures_isolation,
 }
@@ -210,7 +215,7 @@ class PlayedWay:
 
 def played_did(_, line: str) -> str:
     """What a guest says to a line of work."""
-    seconds = "".join(f"Period   1        {2000 + n}         2000         2.0\n" for n in range(figures_split_work.WORK.after_s))
+    seconds = "".join(f"Period   1        {2000 + n}         2000         2.0\n" for n in range(figures_split_cache.WORK.after_s))
     return "sorted from 10.50 to 20.75\n" if "sorted from" in line else seconds
 
 
@@ -293,14 +298,15 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures_moves, "PlugGuest", PlayedGuest)
     monkeypatch.setattr(figures_network, "guest_pair", lambda *_: contextlib.nullcontext(PlayedGuest()))
     monkeypatch.setattr(figures_split, "paged", lambda _: contextlib.nullcontext(PlayedPaged()))
-    monkeypatch.setattr(figures_split, "config", lambda: None)
-    monkeypatch.setattr(figures_split, "add_nodes", lambda _: None)
-    for module in (figures_split_moves, figures_split_work):
+    for name, played in {"Server": Played, "config": lambda: None, "add_nodes": lambda _: None}.items():
+        monkeypatch.setattr(figures_split_scarce, name, played)
+    for module in (figures_split_moves, figures_split_sort, figures_split_cache):
         ways = dict.fromkeys(module.SIDES, PlayedWay())
         monkeypatch.setattr(module, "ways", lambda *_, ways=ways: contextlib.nullcontext(ways))
         monkeypatch.setattr(module, "shaped", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(figures_split_work, "bring", lambda _: None)
-    monkeypatch.setattr(figures_split_work, "did", played_did)
+    for module in (figures_split_sort, figures_split_cache):
+        monkeypatch.setattr(module, "bring", lambda _: None)
+        monkeypatch.setattr(module, "did", played_did)
     mergers = {side: PlayedMerger(1 + (side == figures_split_merge.PARTS)) for side in figures_split_merge.SIDES}
     monkeypatch.setattr(figures_split_merge, "mergers", lambda _: contextlib.nullcontext(mergers))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})

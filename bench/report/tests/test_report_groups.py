@@ -16,7 +16,8 @@ import figures_ethernet
 import figures_migrate
 import figures_moves
 import figures_partition
-import figures_split_work
+import figures_split_cache
+import figures_split_sort
 import figures_start
 from made_data import HEADER
 from played import MODULES, Played, machines_of, measured, stub, summary_of
@@ -182,6 +183,12 @@ def test_command_is_timed_by_its_own_clock_and_says_what_it_said(tmp_path: Path)
     assert figures_migrate.timed(SimpleNamespace(out=out), "true")[1] == ""
 
 
+def test_quick_run_leaves_groups_out_that_take_minutes_each():
+    assert run.every(quick=False) == list(run.GROUPS)
+    left_out = set(run.GROUPS) - set(run.every(quick=True))
+    assert left_out == {group for group in run.GROUPS if group == "migrate" or group.startswith("split")}
+
+
 def test_second_card_is_on_the_routed_bridge():
     card = "<interface type='network'><mac address='52:54:00:00:00:01'/><source network='mint'/><model type='virtio'/></interface>"
     tree = ElementTree.fromstring(figures_ethernet.with_second_card(f"<domain><devices>{card}</devices></domain>"))
@@ -195,9 +202,9 @@ def test_second_card_is_on_the_routed_bridge():
 
 def test_guest_that_did_not_work_gives_no_figure():
     with pytest.raises(RigError, match="does not say when"):
-        figures_split_work.sorted_s("sorted from\n")
-    assert figures_split_work.sorted_s("~ # read a\nsorted from 100.50 to 112.75\n") == 12.25
+        figures_split_sort.sorted_s("sorted from\n")
+    assert figures_split_sort.sorted_s("~ # read a\nsorted from 100.50 to 112.75\n") == 12.25
     second = "Period   1        3221         3221         12.8       0          344\n"
-    assert figures_split_work.answers(second * figures_split_work.WORK.after_s) == [3221] * figures_split_work.WORK.after_s
+    assert figures_split_cache.answers(second * figures_split_cache.WORK.after_s) == [3221] * figures_split_cache.WORK.after_s
     with pytest.raises(RigError, match="speaks of 2 seconds"):
-        figures_split_work.answers(second * 2)
+        figures_split_cache.answers(second * 2)
