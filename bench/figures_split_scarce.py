@@ -5,8 +5,8 @@ links of one rate (S-memV, section 5: a guest of 12 GB, 6 GB at its next host, 1
 enough     node 2 has room for all of it: QEMU's stream, mintctl
 prepared   the same, of a guest that can be split, and is not
 split      node 2 gets what fits, node 0 the rest: mintctl ... --split
-SSD, HDD   QEMU's stream to a node 2 that swaps: huge pages that nobody uses take the rest of its memory, and its swap
-           disk has the paper's disks' rate beside its link's. By virsh, as mintctl refuses what does not fit
+SSD, HDD   QEMU's stream to a node 2 that swaps: its guests' cgroup may have no more, and its swap disk has the paper's
+           disks' rate beside its link's. By virsh, as mintctl refuses what does not fit
 """
 
 import contextlib
@@ -38,9 +38,9 @@ SIDES = {
 # The paper's disks beside its link of 1.17 GB/s.
 SSD_PART, HDD_PART = 0.5 / 1.17, 0.15 / 1.17
 HDD_READS_S = 120
-# What QEMU has beside the guest's memory: node 2 has that, too.
-QEMU_MIB = 56
-HUGE_MIB = 2
+# Of libvirt's guests on a node, and what QEMU has there beside the guest's memory once it is short of some.
+MACHINE = "/sys/fs/cgroup/machine"
+QEMU_MIB = 20
 SWAP_BUS, SWAP_MIB, SWAP_SERIAL = 8, 512, "mint-swap"
 # Node 2 takes all of a guest, and has a core for its vCPU and one for what serves it.
 MINT_ROOMY = "mint=on,mem=1408M@0,mem=1792M@1"
@@ -204,15 +204,13 @@ class Swap(Enough):
         """It has so much memory, and a swap disk of that rate."""
         two = self.server.two
         disk = two.disk(SWAP_SERIAL)
-        two.run("sync; echo 3 >/proc/sys/vm/drop_caches")
-        count = (available_mib(two) - self._main_mib - QEMU_MIB) // HUGE_MIB
-        pages = "/proc/sys/vm/nr_hugepages"
+        limit = f"{MACHINE}/memory.max"
+        # libvirt makes the folder with its first guest, and each guest's below it
+        made = f"mkdir -p {MACHINE} && echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
         with (
             two.undone(f"mkswap {disk} >/dev/null && swapon {disk}", f"swapoff {disk}"),
-            two.undone(f"echo {count} >{pages}", f"echo 0 >{pages}"),
+            two.undone(f"{made} && echo {self._main_mib + QEMU_MIB}M >{limit}", f"echo max >{limit}"),
         ):
-            if (found := int(two.read(pages))) != count:
-                raise RigError(f"node 2 has {found} huge pages, not {count}: its memory is not as scarce as it is to be")
             self._throttle(self._bytes_s, self._reads_s)
             try:
                 yield
@@ -221,11 +219,14 @@ class Swap(Enough):
                 self._throttle(0, 0)
 
     def there(self) -> dict[str, float]:
-        """By virsh. Raises RigError if nothing was swapped."""
+        """By virsh. Raises RigError if nothing was swapped, or the guest has more than it may."""
         before = self._swapped("pswpout")
         total_s, _ = timed(self.server.one, f"{MIGRATE} {self.name} qemu+ssh://node2/system", LIMIT_S)
         if self._swapped("pswpout") == before:
             raise RigError("node 2 did not swap: its memory is not scarce")
+        has = int(self.server.two.read(f"{MACHINE}/memory.current")) >> 20
+        if has > self._main_mib + QEMU_MIB:
+            raise RigError(f"guests of node 2 have {has} MiB: its memory is not as scarce as it is to be")
         return {"total": total_s, "downtime": downtime_s(self.server.two.out(f"virsh domjobinfo {self.name} --completed"))}
 
     def _swapped(self, what: str) -> int:
@@ -234,11 +235,6 @@ class Swap(Enough):
     def came(self) -> int:
         """All that node 2 has read from its swap disk."""
         return self._swapped("pswpin")
-
-
-def available_mib(node: Node) -> int:
-    """What a node could give."""
-    return int(re.search(r"MemAvailable:\s+(\d+) kB", node.read("/proc/meminfo"))[1]) >> 10
 
 
 @contextlib.contextmanager
