@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::held::Hold;
 use crate::hypervisor::GuestFacts;
-use crate::journal::{Record, Side};
+use crate::journal::Record;
 use crate::memory::{failed, known, runs, text};
 use crate::pagers::view;
 
@@ -56,11 +56,8 @@ async fn look(app: &Arc<App>, folder: &Path, guest: &SplitGuest) {
 /// Remembers why a guest does not come, for the node that it stays on: that asks when libvirt has
 /// told it that. The source is that of the way that ends: it may be on another one by now.
 pub(crate) fn note(app: &App, uuid: &str, source: Option<&Source>, why: &str) {
-    let is_its =
-        |record: &Record| record.why.is_none() && source.is_some_and(|it| is_by(record, it));
-    let Some(mut record) = app.journal.get(Side::Arrival, uuid).filter(is_its) else { return };
-    record.why = Some(why.to_owned());
-    if let Err(error) = app.journal.write(&record) {
+    let is_its = |record: &Record| source.is_some_and(|it| is_by(record, it));
+    if let Err(error) = app.journal.note(uuid, is_its, why) {
         warn!(uuid, %error, "why it does not come is not written down");
     }
 }

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mint_types::{MachineId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -87,9 +87,31 @@ impl Journal {
     /// # Errors
     /// When its UUID is none, or the folder cannot be written to.
     pub fn write(&self, record: &Record) -> io::Result<()> {
+        let _changing = self.lock();
+        self.put(record)
+    }
+
+    /// Adds to the record of a guest that was to come why it does not, if that is there still, is the
+    /// one that is meant, and says nothing of it yet.
+    ///
+    /// # Errors
+    /// When the folder cannot be written to.
+    pub fn note(&self, uuid: &str, is_it: impl Fn(&Record) -> bool, why: &str) -> io::Result<()> {
+        let _changing = self.lock();
+        let found = self.get(Side::Arrival, uuid);
+        match found.filter(|record| record.why.is_none() && is_it(record)) {
+            Some(record) => self.put(&Record { why: Some(why.to_owned()), ..record }),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, record: &Record) -> io::Result<()> {
         let path = self.path(record.side, &record.uuid);
         let path = path.ok_or_else(|| io::Error::other(format!("{:?} is no UUID", record.uuid)))?;
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         fs::create_dir_all(&self.folder)?;
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         file.write_all(&serde_json::to_vec(record)?)?;
@@ -112,7 +134,7 @@ impl Journal {
     pub fn forget(&self, record: &Record) {
         let Record { side, ref uuid, attempt, .. } = *record;
         let Some(path) = self.path(side, uuid) else { return };
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.lock();
         if self.get(side, uuid).is_some_and(|now| !now.is_of(attempt)) {
             return;
         }
@@ -175,7 +197,14 @@ mod tests {
         assert_eq!(again.of(Side::Arrival, "a-1", Some(1)), Some(record(Side::Arrival, "a-1")));
         // of a peer that gives them no numbers
         assert_eq!(again.of(Side::Arrival, "a-1", None), Some(record(Side::Arrival, "a-1")));
+        again.note("a-1", |record| record.is_of(Some(2)), "of another").unwrap();
+        again.note("a-1", |record| record.is_of(Some(1)), "why").unwrap();
+        again.note("a-1", |record| record.is_of(Some(1)), "and then").unwrap();
+        let why = again.get(Side::Arrival, "a-1").unwrap().why;
+        assert_eq!(why.as_deref(), Some("why"));
         again.forget(&record(Side::Arrival, "a-1"));
+        again.note("a-1", |_| true, "nobody asks").unwrap();
+        assert_eq!(again.get(Side::Arrival, "a-1"), None);
         again.forget(&record(Side::Arrival, "a-1"));
         assert_eq!(again.all(), [record(Side::Departure, "a-1")]);
         for bad in ["", "../a", "a/b", &"a".repeat(65)] {
