@@ -54,8 +54,6 @@ LIMIT_S = 1800
 PROGRAMS = "/boot/programs.initrd"
 WITH_PROGRAMS = f"--initrd {PROGRAMS}"
 MOUNT = "mkdir -p /used && mount -t tmpfs -o size=90% used /used && cd /used"
-# Why a goal of work may be missed; the side "prepared" shows it.
-SLOW_PAGES = "a guest that can be split has pages of 4 KiB alone, each of which costs the emulator a nested page fault after a move"
 
 
 @dataclass(frozen=True)
