@@ -43,6 +43,26 @@ impl Victims for Unasked {
 }
 
 #[test]
+fn chunks_get_another_size_only_while_no_page_is_elsewhere() {
+    let geometry = Geometry::new(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES).unwrap();
+    let (same, other) = (CHUNK * PAGE_BYTES, 2 * CHUNK * PAGE_BYTES);
+    for elsewhere in [0, 3] {
+        let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
+        words[..elsewhere].fill(3 | 1 << 3);
+        let places = Places::open(geometry, &mut words, &mut subs).unwrap();
+        let (fake, unasked): (Rc<RefCell<Fake>>, _) = (Rc::default(), Unasked(Rc::default()));
+        let sub = Sub { limit_pages: 64, leaves: false };
+        let pager = Pager::new(places, fake, unasked, BUDGET, &[sub]).unwrap();
+        assert!(!pager.is_of_other_chunks(same).unwrap());
+        match pager.is_of_other_chunks(other) {
+            Ok(is_so) => assert!(is_so && elsewhere == 0),
+            Err(PagerError::Chunks(pages)) => assert_eq!((pages, elsewhere), (3, 3)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
 fn page_that_somebody_waits_for_is_asked_for_and_the_rest_of_its_chunk_is_not() {
     let geometry = Geometry::new(PAGES * PAGE_BYTES, CHUNK * PAGE_BYTES).unwrap();
     let (mut words, mut subs) = (vec![0; 64], vec![0; 16]);
