@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where guests' vCPUs and memory lie on the NUMA nodes of a host ("Resource layout optimization for live
+//! migration", called L here; section numbers are that paper's).
+//!
+//! A [`Snapshot`] says what runs on a host of some [`Topology`] and what was measured of it (Monitor, 4.1). A
+//! [`Policy`] makes a [`Plan`] of it (Optimizer, 4.3): which CPUs each vCPU runs on, and which NUMA
+//! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
+//! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
+
+mod cost;
+#[cfg(test)]
+#[path = "tests/host.rs"]
+mod host;
+mod layout;
+#[cfg(test)]
+#[path = "tests/optimum.rs"]
+mod optimum;
+mod plan;
+mod policy;
+#[cfg(test)]
+#[path = "tests/random.rs"]
+mod random;
+mod rank;
+mod room;
+mod sample;
+mod simple;
+mod snapshot;
+mod table;
+mod topology;
+
+pub use cost::{Cost, LOCAL_CYCLES};
+pub use plan::{Pins, Plan, Relocation, Why};
+pub use policy::{Limits, Policy, PolicyError};
+pub use sample::{RING, Ring, Sample};
+pub use simple::Simple;
+pub use snapshot::{Confidence, Guest, GuestId, Region, Signal, Snapshot, SnapshotError, Vcpu};
+pub use topology::{CacheDomain, DomainNo, NumaId, NumaNo, NumaNode, Topology, TopologyError};

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is to change on a host.
+
+use mint_types::CpuSet;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+use crate::room::Free;
+use crate::snapshot::{Confidence, GuestId, Region, Snapshot};
+use crate::topology::{NumaId, NumaNo, Topology};
+
+/// CPUs that a guest's vCPUs get.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pins {
+    /// The guest.
+    pub guest: GuestId,
+    /// Of each of its vCPUs.
+    pub cpus: Vec<CpuSet>,
+}
+
+/// Memory of a guest that another NUMA node gets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Relocation {
+    /// The guest.
+    pub guest: GuestId,
+    /// Where it begins in the guest's physical memory.
+    pub gpa: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Which has it.
+    pub from: NumaId,
+    /// Which gets it.
+    pub to: NumaId,
+}
+
+/// Why a guest gets another place, for people.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Why {
+    /// The guest.
+    pub guest: GuestId,
+    /// Its place among the guests, the first to choose being 1.
+    pub rank: usize,
+    /// Misses per thousand instructions that gave it this rank.
+    pub misses_per_kilo: f64,
+    /// What that is worth.
+    pub confidence: Confidence,
+    /// How much less its work is to cost; below 0: more, for another guest's sake.
+    pub gain: f64,
+    /// Bytes of its memory that get another NUMA node.
+    pub relocated_bytes: u64,
+}
+
+/// What a policy wants to have done.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Whose it is.
+    pub policy: String,
+    /// Guests whose vCPUs get other CPUs.
+    pub pins: Vec<Pins>,
+    /// Memory that gets another NUMA node, in an order in which there is room for each, unless two want
+    /// to change places.
+    pub relocations: Vec<Relocation>,
+    /// How much less the work of all guests is to cost.
+    pub gain: f64,
+    /// The guests that change, the first to choose first.
+    pub why: Vec<Why>,
+}
+
+impl Plan {
+    /// Nothing is to change.
+    pub fn nothing(policy: &str) -> Self {
+        let (pins, relocations, why) = (Vec::new(), Vec::new(), Vec::new());
+        Self { policy: policy.to_owned(), pins, relocations, gain: 0.0, why }
+    }
+
+    /// Whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        self.pins.is_empty() && self.relocations.is_empty()
+    }
+
+    /// Bytes that get another NUMA node.
+    pub fn relocated_bytes(&self) -> u64 {
+        self.relocations.iter().map(|one| one.bytes).sum()
+    }
+
+    /// The snapshot as it is once all of this is done. What names nothing of it is left out; a region counts as
+    /// relocated when all of it is.
+    pub fn done(&self, snapshot: &Snapshot, topology: &Topology) -> Snapshot {
+        let mut after = snapshot.clone();
+        for guest in &mut after.guests {
+            for pins in self.pins.iter().filter(|pins| pins.guest == guest.id) {
+                for (vcpu, cpus) in guest.vcpus.iter_mut().zip(&pins.cpus) {
+                    let domain = cpus.iter().find_map(|cpu| topology.domain_of(cpu));
+                    vcpu.domain = domain.unwrap_or(vcpu.domain);
+                }
+            }
+            for one in self.relocations.iter().filter(|one| one.guest == guest.id) {
+                let (start, end) = (one.gpa, one.gpa.saturating_add(one.bytes));
+                let Some(to) = topology.number(one.to) else { continue };
+                let within = |region: &&mut Region| {
+                    region.gpa >= start && region.gpa.saturating_add(region.bytes) <= end
+                };
+                guest.regions.iter_mut().filter(within).for_each(|region| region.numa = to);
+            }
+        }
+        after
+    }
+}
+
+/// The guests whose vCPUs are elsewhere in the new layout.
+pub(crate) fn pins(snapshot: &Snapshot, topology: &Topology, after: &Layout) -> Vec<Pins> {
+    let guests = snapshot.guests.iter().zip(&after.vcpus);
+    let changed = guests.filter(|(guest, domains)| {
+        guest.vcpus.iter().zip(*domains).any(|(vcpu, &domain)| vcpu.domain != domain)
+    });
+    let pins = changed.map(|(guest, domains)| {
+        let vcpus = guest.vcpus.iter().zip(domains);
+        let cpus = vcpus.map(|(vcpu, &domain)| vcpu.cpus(topology, domain)).collect();
+        Pins { guest: guest.id.clone(), cpus }
+    });
+    pins.collect()
+}
+
+/// The memory that is elsewhere in the new layout: neighbours that go the same way as one.
+pub(crate) fn relocations(
+    snapshot: &Snapshot,
+    topology: &Topology,
+    after: &Layout,
+) -> Vec<Relocation> {
+    let mut left: Vec<(NumaNo, NumaNo, Relocation)> = Vec::new();
+    for (guest, numas) in snapshot.guests.iter().zip(&after.regions) {
+        let mut changed: Vec<_> = guest.regions.iter().zip(numas).collect();
+        changed.retain(|(region, numa)| region.numa != **numa);
+        changed.sort_by_key(|(region, _)| region.gpa);
+        for (region, &to) in changed {
+            let from = region.numa;
+            if let Some((_, _, last)) = left.last_mut().filter(|(last_from, last_to, last)| {
+                (*last_from, *last_to) == (from, to)
+                    && last.guest == guest.id
+                    && last.gpa + last.bytes == region.gpa
+            }) {
+                last.bytes += region.bytes;
+                continue;
+            }
+            let one = Relocation {
+                guest: guest.id.clone(),
+                gpa: region.gpa,
+                bytes: region.bytes,
+                from: topology.id(from),
+                to: topology.id(to),
+            };
+            left.push((from, to, one));
+        }
+    }
+    let mut free = Free::of(snapshot, topology, &Layout::of(snapshot));
+    let mut ordered = Vec::new();
+    while !left.is_empty() {
+        // none fits: two want to change places, and go piece by piece
+        let next = left.iter().position(|(_, to, one)| free.at(*to) >= one.bytes).unwrap_or(0);
+        let (from, to, one) = left.remove(next);
+        free.relocate(one.bytes, from, to);
+        ordered.push(one);
+    }
+    ordered
+}
+
+#[cfg(test)]
+#[path = "tests/plan.rs"]
+mod tests;

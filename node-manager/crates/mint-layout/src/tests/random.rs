@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Promises that any plan of any policy keeps, on hosts and guests drawn by lot.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use crate::host::{MIB, counted, distances, ran};
+use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
+use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
+use crate::{Cost, Limits, Plan, Policy, Simple};
+
+const SNAPSHOTS: u64 = 10_000;
+
+/// Up to four NUMA nodes with numbers that have gaps, some without memory, some with two caches.
+pub fn host(random: &mut Rng) -> Topology {
+    let nodes = random.usize(1..=4);
+    let distances = distances(nodes, || random.u32(12..40));
+    let mut cpu = 0;
+    let mut caches = |caches: usize| -> Vec<_> {
+        let cache = |_| {
+            let first = cpu;
+            cpu += random.u32(1..=3);
+            (first..cpu).collect()
+        };
+        (0..caches).map(cache).collect()
+    };
+    let kinds: Vec<usize> = (0..nodes).map(|node| if node == 0 { 1 } else { node % 3 }).collect();
+    let caches: Vec<_> = kinds.iter().map(|&kind| caches(kind)).collect();
+    let node = |(at, (caches, distances)): (usize, (Vec<_>, Vec<u32>))| NumaNode {
+        id: NumaId(u32::try_from(2 * at).unwrap()),
+        caches,
+        memory_bytes: if at == 3 { 0 } else { random.u64(256..2048) * MIB },
+        distances,
+    };
+    Topology::new(caches.into_iter().zip(distances).enumerate().map(node).collect()).unwrap()
+}
+
+/// Guests whose memory there is room for.
+pub fn guests(random: &mut Rng, host: &Topology, guests: usize, vcpus: usize) -> Snapshot {
+    let mut free: Vec<u64> = host.nodes().iter().map(|node| node.memory_bytes).collect();
+    let mut guest = |at: usize| {
+        let vcpu = |random: &mut Rng| Vcpu {
+            domain: DomainNo(random.usize(0..host.domains().len())),
+            allowed: [].into_iter().collect(),
+            samples: match random.u8(0..8) {
+                0 => ran(random.f64()),
+                1..4 => counted(random.f64()),
+                _ => counted(60.0 * random.f64()),
+            },
+        };
+        let mut vcpus: Vec<Vcpu> = (0..random.usize(1..=vcpus)).map(|_| vcpu(random)).collect();
+        if random.u8(0..8) == 0 {
+            let keeper =
+                |vcpu: &mut Vcpu| vcpu.allowed = host.domains()[vcpu.domain.0].cpus.clone();
+            vcpus.iter_mut().for_each(keeper);
+        }
+        let mut regions = Vec::new();
+        let mut gpa = 0;
+        for _ in 0..random.usize(0..6) {
+            let (bytes, numa) = (random.u64(1..64) * 2 * MIB, random.usize(0..free.len()));
+            let hot = random.u8(0..2) == 0;
+            let heat = if hot { 1000.0 * random.f64() } else { random.f64() };
+            if free[numa] >= bytes {
+                free[numa] -= bytes;
+                let heat = (random.u8(0..16) != 0).then_some(heat);
+                regions.push(Region { gpa, bytes, numa: NumaNo(numa), heat });
+            }
+            gpa += bytes;
+        }
+        Guest { id: GuestId(format!("g{at}")), vcpus, regions, is_fixed: random.u8(0..8) == 0 }
+    };
+    Snapshot { guests: (0..guests).map(&mut guest).collect() }
+}
+
+fn per_domain(snapshot: &Snapshot) -> BTreeMap<DomainNo, usize> {
+    let mut vcpus = BTreeMap::new();
+    for vcpu in snapshot.guests.iter().flat_map(|guest| &guest.vcpus) {
+        *vcpus.entry(vcpu.domain).or_default() += 1;
+    }
+    vcpus
+}
+
+/// What is wrong with a plan, whoever made it.
+fn fault(plan: &Plan, before: &Snapshot, host: &Topology, limits: &Limits) -> Option<String> {
+    let after = plan.done(before, host);
+    if let Err(error) = after.check(host) {
+        return Some(error.to_string());
+    }
+    for (at, node) in host.nodes().iter().enumerate() {
+        let regions = after.guests.iter().flat_map(|guest| &guest.regions);
+        let used: u64 = regions.filter(|one| one.numa.0 == at).map(|one| one.bytes).sum();
+        if used > node.memory_bytes {
+            return Some(format!("{}: {used} of {} bytes", node.id, node.memory_bytes));
+        }
+    }
+    let cpus: usize = host.domains().iter().map(|domain| domain.cpus.len()).sum();
+    let vcpus: usize = before.guests.iter().map(|guest| guest.vcpus.len()).sum();
+    let was = per_domain(before);
+    for (domain, now) in per_domain(&after) {
+        let most = host.domains()[domain.0].cpus.len() * vcpus.div_ceil(cpus).max(1);
+        if now > most.max(was.get(&domain).copied().unwrap_or(0)) {
+            return Some(format!("{now} vCPUs in domain {}, which takes {most}", domain.0));
+        }
+    }
+    for guest in &before.guests {
+        let relocated = plan.relocations.iter().any(|one| one.guest == guest.id);
+        if guest.is_fixed && relocated {
+            return Some(format!("{}: its memory is fixed", guest.id));
+        }
+        for pins in plan.pins.iter().filter(|pins| pins.guest == guest.id) {
+            for (vcpu, cpus) in guest.vcpus.iter().zip(&pins.cpus) {
+                let own = |cpu| vcpu.allowed.is_empty() || vcpu.allowed.contains(cpu);
+                if cpus.is_empty() || !cpus.iter().all(own) {
+                    return Some(format!("{}: not its owner's CPUs: {cpus}", guest.id));
+                }
+            }
+        }
+    }
+    if plan.relocated_bytes() > limits.relocated_bytes {
+        return Some(format!("{} bytes are relocated", plan.relocated_bytes()));
+    }
+    let gain = Cost::of(before, host).gain(Cost::of(&after, host));
+    if (gain - plan.gain).abs() > 1e-9 {
+        return Some(format!("it gains {gain}, and says {}", plan.gain));
+    }
+    let is_worth_it = plan.is_empty() || gain >= limits.gain;
+    (!is_worth_it).then(|| format!("it gains {gain} alone"))
+}
+
+fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let (mut plans, mut relocating, mut pinning) = (0, 0, 0);
+    for number in 0..SNAPSHOTS {
+        let host = host(&mut random);
+        let count = random.usize(0..=6);
+        let snapshot = guests(&mut random, &host, count, 3);
+        assert_eq!(snapshot.check(&host), Ok(()));
+        let budget = if random.bool() { u64::MAX } else { random.u64(0..1024) * MIB };
+        let limits = Limits { relocated_bytes: budget, ..Limits::default() };
+        let (one, other) = (new(number), new(number));
+        let make = |mut policy: P| policy.plan(&snapshot, &host, &limits);
+        let plan = make(one);
+        assert_eq!(plan, make(other), "snapshot {number} of seed {seed}");
+        let Ok(plan) = plan else { continue };
+        if let Some(fault) = fault(&plan, &snapshot, &host, &limits) {
+            panic!(
+                "snapshot {number} of seed {seed}: {fault}\n{plan:#?}\n{snapshot:#?}\n{host:#?}"
+            );
+        }
+        plans += 1;
+        relocating += u64::from(!plan.relocations.is_empty());
+        pinning += u64::from(!plan.pins.is_empty());
+    }
+    // else the lot draws nothing that is worth a plan
+    assert!(plans > SNAPSHOTS / 2, "{plans} plans");
+    assert!(relocating > SNAPSHOTS / 10 && pinning > SNAPSHOTS / 10, "{relocating}, {pinning}");
+}
+
+#[test]
+fn simple_keeps_its_promises() {
+    keeps_its_promises(|_| Simple::default(), 21);
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host's NUMA nodes and caches.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use mint_types::CpuSet;
+use serde::{Deserialize, Serialize};
+
+/// A NUMA node as the machine numbers it. There may be gaps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NumaId(pub u32);
+
+impl fmt::Display for NumaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "numa{}", self.0)
+    }
+}
+
+/// A NUMA node by its place in [`Topology::nodes`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NumaNo(pub usize);
+
+/// A cache domain by its place in [`Topology::domains`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DomainNo(pub usize);
+
+/// What a host has of a NUMA node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: NumaId,
+    /// CPUs that guests may have, those that share a last-level cache together. None: memory alone.
+    pub caches: Vec<CpuSet>,
+    /// Memory that guests may have, whoever has it now. 0: CPUs alone.
+    pub memory_bytes: u64,
+    /// To each NUMA node, in the order of the list that this one is in, as ACPI's SLIT and Linux's
+    /// `node*/distance` have it: 10 is itself.
+    pub distances: Vec<u32>,
+}
+
+/// CPUs that share a last-level cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CacheDomain {
+    /// Of this NUMA node.
+    pub numa: NumaNo,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+}
+
+/// The NUMA nodes that make sense together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Topology {
+    nodes: Vec<NumaNode>,
+    domains: Vec<CacheDomain>,
+}
+
+/// They do not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// Two of the same number.
+    #[error("{0} is there twice")]
+    Twice(NumaId),
+    /// Not as many distances as nodes, or one below that of itself.
+    #[error("{0}: the distances {1:?} do not fit")]
+    Distances(NumaId, Vec<u32>),
+    /// It is in two caches.
+    #[error("CPU {0} has two last-level caches")]
+    Cpu(u32),
+    /// No guest could run.
+    #[error("there is no CPU for guests")]
+    NoCpu,
+}
+
+/// Of a node to itself (ACPI 6.5, 5.2.17).
+const LOCAL: u32 = 10;
+
+impl Topology {
+    /// Of NUMA nodes in any order.
+    ///
+    /// # Errors
+    /// When they do not make sense together.
+    pub fn new(nodes: Vec<NumaNode>) -> Result<Self, TopologyError> {
+        let (mut ids, mut cpus) = (BTreeSet::new(), BTreeSet::new());
+        let mut domains = Vec::new();
+        for (at, node) in nodes.iter().enumerate() {
+            if !ids.insert(node.id) {
+                return Err(TopologyError::Twice(node.id));
+            }
+            let fits = node.distances.len() == nodes.len()
+                && node.distances.iter().all(|&distance| distance >= LOCAL)
+                && node.distances.get(at) == Some(&LOCAL);
+            if !fits {
+                return Err(TopologyError::Distances(node.id, node.distances.clone()));
+            }
+            for cache in node.caches.iter().filter(|cache| !cache.is_empty()) {
+                if let Some(twice) = cache.iter().find(|&cpu| !cpus.insert(cpu)) {
+                    return Err(TopologyError::Cpu(twice));
+                }
+                domains.push(CacheDomain { numa: NumaNo(at), cpus: cache.clone() });
+            }
+        }
+        if domains.is_empty() {
+            return Err(TopologyError::NoCpu);
+        }
+        Ok(Self { nodes, domains })
+    }
+
+    /// The NUMA nodes.
+    pub fn nodes(&self) -> &[NumaNode] {
+        &self.nodes
+    }
+
+    /// CPUs by their last-level caches, those of a NUMA node together.
+    pub fn domains(&self) -> &[CacheDomain] {
+        &self.domains
+    }
+
+    /// All numbers of NUMA nodes.
+    pub fn numbers(&self) -> impl Iterator<Item = NumaNo> + use<> {
+        (0..self.nodes.len()).map(NumaNo)
+    }
+
+    /// The number of a NUMA node.
+    pub fn number(&self, id: NumaId) -> Option<NumaNo> {
+        self.nodes.iter().position(|node| node.id == id).map(NumaNo)
+    }
+
+    /// The NUMA node of a number that this topology gave.
+    pub fn id(&self, numa: NumaNo) -> NumaId {
+        self.nodes[numa.0].id
+    }
+
+    /// The cache domain that has a CPU.
+    pub fn domain_of(&self, cpu: u32) -> Option<DomainNo> {
+        self.domains.iter().position(|domain| domain.cpus.contains(cpu)).map(DomainNo)
+    }
+
+    /// How much farther memory is than that of the CPUs' own node: 1 for that itself.
+    pub fn distance(&self, from: NumaNo, to: NumaNo) -> f64 {
+        f64::from(self.nodes[from.0].distances[to.0]) / f64::from(LOCAL)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/topology.rs"]
+mod tests;
