@@ -2,7 +2,8 @@
 //! Where guests' vCPUs and memory lie on the NUMA nodes of a host ("Resource layout optimization for live
 //! migration", called L here; section numbers are that paper's).
 //!
-//! A [`Snapshot`] says what runs on a host of some [`Topology`] and what was measured of it (Monitor, 4.1). A
+//! A [`Profile`] is what a guest's host tells the next one of it (Transferer, 4.2), and [`land`] what that one makes of
+//! it. A [`Snapshot`] says what runs on a host of some [`Topology`] and what was measured of it (Monitor, 4.1). A
 //! [`Policy`] makes a [`Plan`] of it (Optimizer, 4.3): which CPUs each vCPU runs on, and which NUMA
 //! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
 //! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
@@ -11,12 +12,14 @@ mod cost;
 #[cfg(test)]
 #[path = "tests/host.rs"]
 mod host;
+mod landing;
 mod layout;
 #[cfg(test)]
 #[path = "tests/optimum.rs"]
 mod optimum;
 mod plan;
 mod policy;
+mod profile;
 #[cfg(test)]
 #[path = "tests/random.rs"]
 mod random;
@@ -29,8 +32,10 @@ mod table;
 mod topology;
 
 pub use cost::{Cost, LOCAL_CYCLES};
+pub use landing::{Bind, Landing, LandingError, by_default, land};
 pub use plan::{Pins, Plan, Relocation, Why};
 pub use policy::{Limits, Policy, PolicyError};
+pub use profile::{Profile, ProfileError, RANGES_MAX, Range, VCPUS_MAX};
 pub use sample::{RING, Ring, Sample};
 pub use simple::Simple;
 pub use snapshot::{Confidence, Guest, GuestId, Region, Signal, Snapshot, SnapshotError, Vcpu};

@@ -5,9 +5,9 @@ use crate::layout::Layout;
 use crate::snapshot::Snapshot;
 use crate::topology::{DomainNo, NumaNo, Topology};
 
-/// How many vCPUs each cache domain takes.
+/// How many more vCPUs each cache domain takes; below 0 where it has more than that.
 #[derive(Clone, Debug)]
-pub(crate) struct Slots(Vec<usize>);
+pub(crate) struct Slots(Vec<isize>);
 
 impl Slots {
     /// All are free. A domain takes as many vCPUs as it has CPUs, or, of a host that has fewer CPUs
@@ -21,7 +21,23 @@ impl Slots {
             now[vcpu.domain.0] += 1;
         }
         let most = topology.domains().iter().zip(now);
-        Self(most.map(|(domain, now)| now.max(domain.cpus.len() * each)).collect())
+        let most = most.map(|(domain, now)| now.max(domain.cpus.len() * each));
+        Self(most.map(|most| isize::try_from(most).unwrap_or(isize::MAX)).collect())
+    }
+
+    /// What guests leave.
+    pub fn left(snapshot: &Snapshot, topology: &Topology) -> Self {
+        let mut slots = Self::all(snapshot, topology);
+        for vcpu in snapshot.guests.iter().flat_map(|guest| &guest.vcpus) {
+            slots.take(vcpu.domain);
+        }
+        slots
+    }
+
+    /// The domain that takes most more; the first of equal ones.
+    pub fn roomiest(&self) -> DomainNo {
+        let each = self.0.iter().enumerate().rev();
+        DomainNo(each.max_by_key(|(_, left)| **left).map_or(0, |(domain, _)| domain))
     }
 
     /// Whether one more fits.
@@ -36,7 +52,7 @@ impl Slots {
 
     /// A vCPU takes one.
     pub fn take(&mut self, domain: DomainNo) {
-        self.0[domain.0] = self.0[domain.0].saturating_sub(1);
+        self.0[domain.0] -= 1;
     }
 }
 
@@ -60,6 +76,11 @@ impl Free {
     /// Of one NUMA node.
     pub fn at(&self, numa: NumaNo) -> u64 {
         u64::try_from(self.0[numa.0].max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// A guest gets some.
+    pub fn take(&mut self, bytes: u64, numa: NumaNo) {
+        self.0[numa.0] -= i128::from(bytes);
     }
 
     /// Memory goes from one to another.
