@@ -25,8 +25,8 @@ const PIECE_BYTES: u64 = 2 << 20;
 /// A range of a guest's memory, and the NUMA node that is to have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bind {
-    /// Where it begins in the guest's physical memory.
-    pub gpa: u64,
+    /// Where it begins in the guest's RAM, as its file has it: no hole for PCI.
+    pub offset: u64,
     /// Its bytes.
     pub bytes: u64,
     /// The NUMA node.
@@ -38,7 +38,7 @@ pub struct Bind {
 pub struct Landing {
     /// CPUs of each of its vCPUs.
     pub pins: Vec<CpuSet>,
-    /// NUMA nodes of all of its memory, in the order of addresses.
+    /// NUMA nodes of all of its memory, in their order.
     pub binds: Vec<Bind>,
     /// Memory of others that goes before it comes.
     pub evictions: Vec<Relocation>,
@@ -125,16 +125,16 @@ pub fn by_default(
     for range in &profile.ranges {
         let mut at = 0;
         while at < range.bytes {
-            let (gpa, left) = (range.gpa + at, range.bytes - at);
+            let (offset, left) = (range.offset + at, range.bytes - at);
             let Some(&numa) = near.iter().find(|&&numa| free.at(numa) > 0) else {
                 return Err(no_room);
             };
             // to the next place where a piece begins, as huge pages do
-            let whole = piece - gpa % piece;
+            let whole = piece - offset % piece;
             let bytes = whole.min(left).min(free.at(numa));
             free.take(bytes, numa);
             let heat = range.heat.map(|heat| heat * (bytes as f64 / range.bytes as f64));
-            regions.push(Region { gpa, bytes, numa, heat });
+            regions.push(Region { offset, bytes, numa, heat });
             at += bytes;
         }
     }
@@ -147,10 +147,10 @@ fn binds(guest: &Guest, topology: &Topology) -> Vec<Bind> {
     for region in &guest.regions {
         let numa = topology.id(region.numa);
         match binds.last_mut() {
-            Some(last) if last.numa == numa && last.gpa + last.bytes == region.gpa => {
+            Some(last) if last.numa == numa && last.offset + last.bytes == region.offset => {
                 last.bytes += region.bytes;
             }
-            _ => binds.push(Bind { gpa: region.gpa, bytes: region.bytes, numa }),
+            _ => binds.push(Bind { offset: region.offset, bytes: region.bytes, numa }),
         }
     }
     binds

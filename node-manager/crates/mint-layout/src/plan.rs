@@ -23,8 +23,8 @@ pub struct Pins {
 pub struct Relocation {
     /// The guest.
     pub guest: GuestId,
-    /// Where it begins in the guest's physical memory.
-    pub gpa: u64,
+    /// Where it begins in the guest's RAM, as its file has it: no hole for PCI.
+    pub offset: u64,
     /// Its bytes.
     pub bytes: u64,
     /// Which has it.
@@ -95,10 +95,10 @@ impl Plan {
                 }
             }
             for one in self.relocations.iter().filter(|one| one.guest == guest.id) {
-                let (start, end) = (one.gpa, one.gpa.saturating_add(one.bytes));
+                let (start, end) = (one.offset, one.offset.saturating_add(one.bytes));
                 let Some(to) = topology.number(one.to) else { continue };
                 let within = |region: &&mut Region| {
-                    region.gpa >= start && region.gpa.saturating_add(region.bytes) <= end
+                    region.offset >= start && region.offset.saturating_add(region.bytes) <= end
                 };
                 guest.regions.iter_mut().filter(within).for_each(|region| region.numa = to);
             }
@@ -131,20 +131,20 @@ pub(crate) fn relocations(
     for (guest, numas) in snapshot.guests.iter().zip(&after.regions) {
         let mut changed: Vec<_> = guest.regions.iter().zip(numas).collect();
         changed.retain(|(region, numa)| region.numa != **numa);
-        changed.sort_by_key(|(region, _)| region.gpa);
+        changed.sort_by_key(|(region, _)| region.offset);
         for (region, &to) in changed {
             let from = region.numa;
             if let Some((_, _, last)) = left.last_mut().filter(|(last_from, last_to, last)| {
                 (*last_from, *last_to) == (from, to)
                     && last.guest == guest.id
-                    && last.gpa + last.bytes == region.gpa
+                    && last.offset + last.bytes == region.offset
             }) {
                 last.bytes += region.bytes;
                 continue;
             }
             let one = Relocation {
                 guest: guest.id.clone(),
-                gpa: region.gpa,
+                offset: region.offset,
                 bytes: region.bytes,
                 from: topology.id(from),
                 to: topology.id(to),

@@ -17,8 +17,8 @@ const PAGE: u64 = 4096;
 /// A range of a guest's memory, and how often it is used.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Range {
-    /// Where it begins in the guest's physical memory.
-    pub gpa: u64,
+    /// Where it begins in the guest's RAM, as its file has it: no hole for PCI.
+    pub offset: u64,
     /// Its bytes, whole pages.
     pub bytes: u64,
     /// As [`crate::Region::heat`].
@@ -34,7 +34,7 @@ pub struct Profile {
     /// What was measured of each of its vCPUs; no rates of a host: what another one's CPUs would do in its place is
     /// near to that.
     pub vcpus: Vec<Ring>,
-    /// What it has pages for, in the order of addresses.
+    /// What it has pages for, in their order.
     pub ranges: Vec<Range>,
 }
 
@@ -48,12 +48,10 @@ pub enum ProfileError {
     #[error("{0} ranges of memory; {RANGES_MAX} are told at most")]
     Ranges(usize),
     /// A range that is none, or before the one before it.
-    #[error(
-        "a range of {bytes} bytes at {gpa:#x}: they are whole pages, in the order of addresses"
-    )]
+    #[error("a range of {bytes} bytes at {offset:#x}: they are whole pages, in their order")]
     Range {
         /// Where it begins.
-        gpa: u64,
+        offset: u64,
         /// Its bytes.
         bytes: u64,
     },
@@ -75,11 +73,11 @@ impl Profile {
             return Err(ProfileError::Ranges(self.ranges.len()));
         }
         let mut end = 0;
-        for &Range { gpa, bytes, heat } in &self.ranges {
-            let is_whole = gpa % PAGE == 0 && bytes % PAGE == 0 && bytes > 0;
-            let next = gpa.checked_add(bytes).filter(|&next| next <= MEMORY_BYTES_MAX);
-            let Some(next) = next.filter(|_| is_whole && gpa >= end) else {
-                return Err(ProfileError::Range { gpa, bytes });
+        for &Range { offset, bytes, heat } in &self.ranges {
+            let is_whole = offset % PAGE == 0 && bytes % PAGE == 0 && bytes > 0;
+            let next = offset.checked_add(bytes).filter(|&next| next <= MEMORY_BYTES_MAX);
+            let Some(next) = next.filter(|_| is_whole && offset >= end) else {
+                return Err(ProfileError::Range { offset, bytes });
             };
             end = next;
             if let Some(heat) = heat.filter(|heat| !heat.is_finite() || *heat < 0.0) {

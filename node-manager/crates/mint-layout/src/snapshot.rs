@@ -72,8 +72,8 @@ pub struct Vcpu {
 /// A range of a guest's memory. Ranges of a guest do not overlap.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Region {
-    /// Where it begins in the guest's physical memory.
-    pub gpa: u64,
+    /// Where it begins in the guest's RAM, as its file has it: no hole for PCI.
+    pub offset: u64,
     /// Its bytes.
     pub bytes: u64,
     /// The NUMA node that has it.
@@ -119,7 +119,7 @@ pub enum SnapshotError {
     #[error("guest {0}: there is no {1}")]
     Nowhere(GuestId, String),
     /// Two regions of it are at the same place.
-    #[error("guest {0}: two ranges of its memory have the address {1:#x}")]
+    #[error("guest {0}: two ranges of its memory are at {1:#x}")]
     Overlap(GuestId, u64),
     /// It is not on the CPUs that its owner keeps it to.
     #[error("guest {0}: its vCPU {1} is not on the CPUs that it is kept to")]
@@ -147,16 +147,16 @@ impl Snapshot {
                 }
             }
             let mut regions: Vec<&Region> = guest.regions.iter().collect();
-            regions.sort_by_key(|region| region.gpa);
+            regions.sort_by_key(|region| region.offset);
             let mut end = 0;
             for region in regions {
                 if region.numa.0 >= topology.nodes().len() {
                     return Err(nowhere(format!("NUMA node {}", region.numa.0)));
                 }
-                if region.gpa < end {
-                    return Err(SnapshotError::Overlap(guest.id.clone(), region.gpa));
+                if region.offset < end {
+                    return Err(SnapshotError::Overlap(guest.id.clone(), region.offset));
                 }
-                end = region.gpa.saturating_add(region.bytes);
+                end = region.offset.saturating_add(region.bytes);
             }
         }
         Ok(())

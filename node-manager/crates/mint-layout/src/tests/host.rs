@@ -46,11 +46,11 @@ pub fn counted(misses_per_kilo: f64) -> Ring {
 
 /// A guest with a vCPU in a domain, and memory in regions of these MiB, NUMA nodes and heats.
 pub fn guest(name: &str, domain: usize, samples: Ring, regions: &[(u64, usize, f64)]) -> Guest {
-    let mut gpa = 0;
+    let mut offset = 0;
     let region = |&(mib, numa, heat): &(u64, usize, f64)| {
-        let at = gpa;
-        gpa += mib * MIB;
-        Region { gpa: at, bytes: mib * MIB, numa: NumaNo(numa), heat: Some(heat) }
+        let at = offset;
+        offset += mib * MIB;
+        Region { offset: at, bytes: mib * MIB, numa: NumaNo(numa), heat: Some(heat) }
     };
     let regions = regions.iter().map(region).collect();
     let vcpu = Vcpu { domain: DomainNo(domain), allowed: CpuSet::default(), samples };

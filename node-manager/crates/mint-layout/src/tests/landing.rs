@@ -8,9 +8,9 @@ use crate::{Ring, Simple};
 fn profile(name: &str, samples: Ring, ranges: &[(u64, f64)]) -> Profile {
     let mut at = 0;
     let range = |&(mib, heat): &(u64, f64)| {
-        let gpa = at;
+        let offset = at;
         at += mib * MIB;
-        Range { gpa, bytes: mib * MIB, heat: Some(heat) }
+        Range { offset, bytes: mib * MIB, heat: Some(heat) }
     };
     let ranges = ranges.iter().map(range).collect();
     Profile { id: GuestId(name.into()), vcpus: vec![samples], ranges }
@@ -22,7 +22,7 @@ fn landed(others: &Snapshot, host: &Topology, profile: &Profile) -> Landing {
 
 fn on(landing: &Landing, numa: u32) -> Vec<(u64, u64)> {
     let there = landing.binds.iter().filter(|bind| bind.numa == NumaId(numa));
-    there.map(|bind| (bind.gpa / MIB, bind.bytes / MIB)).collect()
+    there.map(|bind| (bind.offset / MIB, bind.bytes / MIB)).collect()
 }
 
 /// Two NUMA nodes of two CPUs and 512 MiB. Two guests that hardly miss are on the first, and fill it; a third is on the
@@ -43,8 +43,8 @@ fn guest_that_misses_often_finds_its_memory_near_its_cpus() {
     others.guests[0].vcpus[0].allowed = "0".parse().unwrap();
     others.guests.remove(1);
     for piece in 4..8 {
-        let (gpa, bytes) = (piece * 64 * MIB, 64 * MIB);
-        let cold = crate::Region { gpa, bytes, numa: NumaNo(0), heat: Some(0.0) };
+        let (offset, bytes) = (piece * 64 * MIB, 64 * MIB);
+        let cold = crate::Region { offset, bytes, numa: NumaNo(0), heat: Some(0.0) };
         others.guests[0].regions.push(cold);
     }
     for vcpu in &mut others.guests[1].vcpus {
@@ -57,7 +57,7 @@ fn guest_that_misses_often_finds_its_memory_near_its_cpus() {
     assert_eq!(near.first(), Some(&(0, 64)), "{landing:?}");
     let evicted: u64 = landing.evictions.iter().map(|one| one.bytes).sum();
     assert!((64 * MIB..=128 * MIB).contains(&evicted), "{evicted}");
-    let hot = |one: &&Relocation| one.guest.0 == "one" && one.gpa < 64 * MIB;
+    let hot = |one: &&Relocation| one.guest.0 == "one" && one.offset < 64 * MIB;
     assert!(!landing.evictions.iter().any(|one| hot(&one)), "{landing:?}");
     assert!(landing.plan.gain > 0.1);
     let all: u64 = landing.binds.iter().map(|bind| bind.bytes).sum();
@@ -121,7 +121,7 @@ fn memory_fills_the_nearest_node_and_then_the_next() {
     assert_eq!((sum(0).0, sum(1).0), (100 * MIB, 50 * MIB));
     assert!((sum(0).1 - 2.0).abs() < 1e-9 && (sum(1).1 - 1.0).abs() < 1e-9, "heat goes by bytes");
     assert!(guest.regions.len() > 32 && guest.regions.iter().all(|one| one.bytes <= 4 * MIB));
-    assert!(guest.regions.windows(2).all(|two| two[0].gpa + two[0].bytes == two[1].gpa));
+    assert!(guest.regions.windows(2).all(|two| two[0].offset + two[0].bytes == two[1].offset));
 }
 
 /// Evictions have a limit; what comes has none.

@@ -148,14 +148,14 @@ fn crowded(random: &mut Rng) -> (Snapshot, Topology) {
     domains.truncate(guests);
     let mut free = vec![room; nodes];
     let mut guest = |(at, domain): (usize, usize)| {
-        let mut gpa = 0;
+        let mut offset = 0;
         let mut region = |(mib, heat): (u64, f64)| {
-            let start = gpa;
-            gpa += mib * MIB;
+            let start = offset;
+            offset += mib * MIB;
             let roomy: Vec<usize> = (0..nodes).filter(|&numa| free[numa] >= mib).collect();
             let numa = random.choice(roomy).expect("small regions find room");
             free[numa] -= mib;
-            Region { gpa: start, bytes: mib * MIB, numa: NumaNo(numa), heat: Some(heat) }
+            Region { offset: start, bytes: mib * MIB, numa: NumaNo(numa), heat: Some(heat) }
         };
         let regions = [(128, 100.0), (192, 10.0), (256, 0.1)].map(&mut region).into();
         let samples = counted(if random.bool() { 60.0 * random.f64() } else { 3.0 * random.f64() });

@@ -11,7 +11,8 @@ fn neighbours_that_go_the_same_way_are_one() {
     let mut after = Layout::of(&snapshot);
     after.regions[0] = [1, 1, 1, 1, 2].map(NumaNo).into();
     let all = relocations(&snapshot, &host, &after);
-    let told: Vec<_> = all.iter().map(|one| (one.gpa / MIB, one.bytes / MIB, one.to.0)).collect();
+    let told: Vec<_> =
+        all.iter().map(|one| (one.offset / MIB, one.bytes / MIB, one.to.0)).collect();
     assert_eq!(told, [(0, 3, 1), (7, 8, 1), (15, 16, 2)]);
     after.vcpus[0] = vec![DomainNo(2)];
     let pins = pins(&snapshot, &host, &after);

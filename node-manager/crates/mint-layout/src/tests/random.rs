@@ -56,7 +56,7 @@ pub fn guests(random: &mut Rng, host: &Topology, guests: usize, vcpus: usize) ->
             vcpus.iter_mut().for_each(keeper);
         }
         let mut regions = Vec::new();
-        let mut gpa = 0;
+        let mut offset = 0;
         for _ in 0..random.usize(0..6) {
             let (bytes, numa) = (random.u64(1..64) * 2 * MIB, random.usize(0..free.len()));
             let hot = random.u8(0..2) == 0;
@@ -64,9 +64,9 @@ pub fn guests(random: &mut Rng, host: &Topology, guests: usize, vcpus: usize) ->
             if free[numa] >= bytes {
                 free[numa] -= bytes;
                 let heat = (random.u8(0..16) != 0).then_some(heat);
-                regions.push(Region { gpa, bytes, numa: NumaNo(numa), heat });
+                regions.push(Region { offset, bytes, numa: NumaNo(numa), heat });
             }
-            gpa += bytes;
+            offset += bytes;
         }
         Guest { id: GuestId(format!("g{at}")), vcpus, regions, is_fixed: random.u8(0..8) == 0 }
     };

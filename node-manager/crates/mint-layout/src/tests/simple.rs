@@ -10,9 +10,9 @@ fn plan(snapshot: &Snapshot, topology: &Topology) -> Plan {
     Simple::default().plan(snapshot, topology, &Limits::default()).unwrap()
 }
 
-fn relocation(guest: &str, gpa: u64, mib: u64, from: u32, to: u32) -> Relocation {
+fn relocation(guest: &str, offset: u64, mib: u64, from: u32, to: u32) -> Relocation {
     let (from, to) = (NumaId(from), NumaId(to));
-    Relocation { guest: GuestId(guest.into()), gpa: gpa * MIB, bytes: mib * MIB, from, to }
+    Relocation { guest: GuestId(guest.into()), offset: offset * MIB, bytes: mib * MIB, from, to }
 }
 
 fn pins(guest: &str, cpus: &str) -> Pins {
