@@ -9,7 +9,7 @@
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
-//! `landing`, `prepare`, `repin`, `room` and `split` are pure. `facts` reads the
+//! `landing`, `prepare`, `repin`, `room` and `split` are pure. `facts`, `numa` and `vcpus` read the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -27,6 +27,7 @@ pub mod failure;
 pub mod guest;
 pub mod hook;
 pub mod landing;
+pub mod numa;
 pub mod prepare;
 pub mod repin;
 pub mod room;
@@ -35,6 +36,7 @@ pub mod settings;
 pub mod setup;
 pub mod split;
 pub mod tools;
+pub mod vcpus;
 pub mod vxlan;
 pub mod xml;
 
