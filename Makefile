@@ -33,7 +33,7 @@ NEEDS_SETUP := lint kernel-mint kernel-rt kernel-grown kernel-kunit kernel-lockd
 	$(addprefix $(BUILD)/images/,node.squashfs fio load debian-guest.qcow2 other-systems node.initrd guest.initrd mint.squashfs rig.squashfs)
 $(NEEDS_SETUP): | setup
 
-all: kernel kexec rust images ## build everything
+all: kernel kernel-rt kexec rust images ## build everything
 
 check: lint kernel-check rust-check images-check kexec-check rig-check ## everything that needs no rig: lint, formats, unit tests
 

@@ -4,7 +4,7 @@
 # to do.
 .PHONY: kernel kernel-check kernel-deb deb-check patch-check patch-each $(addprefix kernel-,mint rt grown kunit lockdep kasan server off stock)
 
-kernel: kernel-mint kernel-rt ## kernels of the nodes: ordinary and PREEMPT_RT
+kernel: kernel-mint ## the nodes' kernel; images have PREEMPT_RT's, too, once `make kernel-rt` has built it
 
 kernel-mint kernel-rt kernel-grown kernel-kunit kernel-lockdep kernel-kasan kernel-server kernel-off kernel-stock: kernel-%: ## one flavour: mint, rt, grown, kunit, lockdep, kasan, server, off, stock
 	kernel/scripts/build $*

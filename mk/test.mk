@@ -79,8 +79,9 @@ rig-check: rig-agent $(addprefix $(BUILD)/bin/,qemu-faults count-test) $(MICRO) 
 qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QEMU (MINT_RIG_QEMU) the faults that the rig's is mended of?
 	@$(RIG) -m rig.qemu_faults
 
-# Scenarios want kernels that the images do not carry, too.
-RIG_PARTS := images kernel-off kernel-stock kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture)
+# Scenarios want kernels that the images do not carry, too. A soak's wants two more, one of them in the images:
+# each takes as long to compile as the nodes' own.
+RIG_PARTS := images kernel-off kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \
@@ -110,7 +111,7 @@ down: ## end the emulated server, or both
 rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)
 	@$(PYTEST) $(if $(T),-k '$(T)')
 
-soak: $(RIG_PARTS) $(addprefix $(BUILD)/images/,debian-guest.qcow2 other-systems) ## 100 node starts, 1,400 moves, 50 kills amid moves, 200 amid moves of a guest, 100 splits, merges and moves of one in random order, 300 moves of guests round nodes and machines, 5 restarts of each node under its guests, 50 crashes, 10 restarts and 10 panics of node 0, 63 rounds of add and remove, 10 minutes of scribbling, and of pages that go and come
+soak: kernel-rt kernel-stock $(RIG_PARTS) $(addprefix $(BUILD)/images/,debian-guest.qcow2 other-systems) ## 100 node starts, 1,400 moves, 50 kills amid moves, 200 amid moves of a guest, 100 splits, merges and moves of one in random order, 300 moves of guests round nodes and machines, 5 restarts of each node under its guests, 50 crashes, 10 restarts and 10 panics of node 0, 63 rounds of add and remove, 10 minutes of scribbling, and of pages that go and come
 	@$(PYTEST) --soak -m soak $(if $(T),-k '$(T)') \
 		--moves 1400 --stress-rounds 50 --guest-kills 200 --split-kills 147 --split-moves 100 --circle-moves 300 --circle-guests 4 --rolling-rounds 5 --crashes 50 --node0-rounds 20 --rounds 63 --scribble-s 600 --paging-s 600 --page-moves 10000000 --page-kills 50
 

@@ -57,6 +57,8 @@ def test_without_mint_boots_to_libvirt_and_kvm(own_machine, flavour: str):
     assert_host_validates(server.zero)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_without_mint_parameter_dmesg_is_as_stock():
     """CONFIG_MINT=y without mint=: the same messages as a kernel without the series.
 
