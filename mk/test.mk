@@ -5,7 +5,7 @@
 RIG := PYTHONPATH=bench $(PYTHON)
 
 # The rig's layer carries it, and tiny initrds.
-rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/qemu-count.so $(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-raw
+rig-agent: $(BUILD)/bin/mint-rig-agent $(BUILD)/layer/usr/lib/mint/rig-agent $(BUILD)/bin/qemu-mend.so $(BUILD)/bin/qemu-count.so $(BUILD)/bin/qemu-pmu.so $(addprefix $(BUILD)/bin/mint-rig-,hold numa raw)
 
 $(BUILD)/images/capabilities.xml: | rig-agent
 
@@ -15,6 +15,8 @@ $(BUILD)/bin/mint-rig-agent: bench/rig/agent/agent.c bench/rig/agent/tsc.h
 
 # Put onto nodes by a test.
 $(BUILD)/bin/mint-rig-hold: bench/rig/hold/hold.c
+$(BUILD)/bin/mint-rig-numa: bench/rig/numa/numa.c
+$(BUILD)/bin/mint-rig-hold $(BUILD)/bin/mint-rig-numa:
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
@@ -38,7 +40,7 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
-MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture)
+MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture turns)
 $(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/micro/vcpu-loop.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
@@ -47,6 +49,11 @@ $(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/micro/vcpu-l
 $(BUILD)/bin/qemu-count.so: bench/rig/count.c bench/rig/marker.h bench/rig/plugin.h
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o $@ $<
+
+# Loaded by it, where a test wants performance counters.
+$(BUILD)/bin/qemu-pmu.so: bench/rig/pmu.c bench/rig/plugin.h
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -pthread -o $@ $<
 
 # A machine's only program, without a kernel: what QEMU's emulator does wrong.
 QEMU_FAULTS := bench/rig/qemu-faults
@@ -81,7 +88,7 @@ qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QE
 
 # Scenarios want kernels that the images do not carry, too. A soak's wants two more, one of them in the images:
 # each takes as long to compile as the nodes' own.
-RIG_PARTS := images kernel-off kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture)
+RIG_PARTS := images kernel-off kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture turns)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \

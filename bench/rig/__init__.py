@@ -9,6 +9,8 @@ mintctl    mintctl's JSON, and the ledger as it shows it
 trace      QEMU's record of device accesses, checked against the ledger
 kerneltext running kernels compared with their images
 evaluation what bench/micro/eval.c prints
+numa       on which NUMA node each page of a guest is
 markers    instructions of each emulated CPU, counted by a plugin
+plugin     plugins of the emulator
 pinned     one emulated CPU alone on a host core
 """

@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, emulator, link, markers, paths, site, wire
+from rig import accel, emulator, link, markers, paths, plugin, site, wire
 from rig.channel import Channel
 from rig.console import Console
 from rig.delay import Delays, sample
@@ -73,6 +73,7 @@ class MachineConfig:
     trace: bool = False  # record every access to devices (rig.trace)
     counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
     markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
+    pmu: bool = False  # modelled performance counters (rig/pmu.c): emulated, too
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
     number: int = 0  # of several machines on one wire: their cards' addresses differ
@@ -233,6 +234,7 @@ class Machine:
             *self._serial(channel_fd),
             *trace,
             *(markers.plugin_arguments(self.folder / MARKERS) if config.markers else []),
+            *(plugin.arguments(paths.QEMU_PMU) if config.pmu else []),
             *config.extra,
         ]  # fmt: skip
 

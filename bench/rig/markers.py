@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig import accel, paths
+from rig import paths, plugin
 from rig.errors import RigError
 
 LINE = re.compile(r"(\d+) (\d+) (\d+)")
@@ -48,13 +48,7 @@ class Stretch:
 
 def plugin_arguments(file: Path) -> list[str]:
     """Of QEMU: the plugin, which writes to this file. Raises RigError if nothing is emulated, or a comma is in the way."""
-    if accel.use_kvm():
-        raise RigError("only the emulator counts each CPU's instructions: unset MINT_RIG_ACCEL")
-    plugin = paths.need(paths.QEMU_COUNT)
-    for path in (plugin, file):
-        if "," in str(path):
-            raise RigError(f"{path}: QEMU would take the comma for the end of its name; build elsewhere (BUILD=...)")
-    return ["-plugin", f"{plugin},out={file}"]
+    return plugin.arguments(paths.QEMU_COUNT, out=file)
 
 
 def parse(text: str) -> list[Marker]:

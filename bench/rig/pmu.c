@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A plugin of QEMU's emulator: the performance counters that it lacks. They are modelled: what they
+ * count is what the emulator does.
+ *
+ * usage: qemu-system-x86_64 -plugin pmu.so ...
+ *
+ * Each vCPU gets the four counters of AMD's K7 and later (AMD64 APM, volume 2, 13.2: PerfEvtSel0-3 at
+ * 0xc0010000, PerfCtr0-3 at 0xc0010004, and RDPMC): QEMU has none, and its RDMSR of them is answered
+ * here. They count
+ *	0xc0	retired instructions: when a block of them begins, so that the rest of one that is left
+ *		in its middle is counted, too
+ *	0x76	cycles: one an instruction
+ * and 0 for all other events. The bits for guest and host alone (40 and 41) are obeyed; user and system
+ * (16 and 17) are not: both count. A counter that overflows interrupts nobody. A guest's own RDMSR is
+ * left alone: its hypervisor answers it.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+PLUGIN_EXPORT int qemu_plugin_version = PLUGIN_VERSION;
+
+#define VCPUS		64
+#define COUNTERS	4
+#define COUNTER_BITS	48
+#define SELECT0		0xc0010000u
+#define COUNTER0	0xc0010004u
+/* Bits of PerfEvtSel */
+#define ENABLED		(1ull << 22)
+#define GUEST_ONLY	(1ull << 40)
+#define HOST_ONLY	(1ull << 41)
+#define EVENT(select)	((unsigned int)(((select) & 0xff) | ((select) >> 24 & 0xf00)))
+#define INSTRUCTIONS	0xc0
+#define CYCLES		0x76
+/* Bytes of RDMSR, WRMSR and RDPMC; of VMRUN */
+#define SHORT		2
+#define VMRUN		3
+/* Instructions after a VMRUN, where a guest's exits come to */
+#define EXITS		16
+#define PAGE		4096
+
+struct counter {
+	uint64_t select, base, at;	/* base: what it had when its select had counted "at" */
+};
+
+/* Changed by its own thread alone */
+static struct vcpu {
+	struct qemu_plugin_register *rax, *rcx, *rdx;
+	GByteArray *bytes;
+	struct counter counters[COUNTERS];
+	bool in_guest;
+	uint64_t entered, guests;	/* instructions: when it entered; of guests until then */
+} vcpus[VCPUS];
+
+static qemu_plugin_u64 counts;
+static const void *_Atomic exits[EXITS];
+static pthread_mutex_t exits_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void give_up(const char *why)
+{
+	fprintf(stderr, "mint-pmu: %s\n", why);
+	abort();
+}
+
+static uint64_t get(struct vcpu *me, struct qemu_plugin_register *which)
+{
+	uint64_t value;
+
+	g_byte_array_set_size(me->bytes, 0);
+	if (!qemu_plugin_read_register(which, me->bytes) || me->bytes->len < sizeof(value))
+		give_up("a register cannot be read");
+	memcpy(&value, me->bytes->data, sizeof(value));
+	return value;
+}
+
+static void set(struct vcpu *me, struct qemu_plugin_register *which, uint64_t value)
+{
+	g_byte_array_set_size(me->bytes, sizeof(value));
+	memcpy(me->bytes->data, &value, sizeof(value));
+	if (!qemu_plugin_write_register(which, me->bytes))
+		give_up("a register cannot be written");
+}
+
+static void begin(unsigned int vcpu, void *unused)
+{
+	struct vcpu *me = &vcpus[vcpu];
+	GArray *all = qemu_plugin_get_registers();
+	qemu_plugin_reg_descriptor *one = (void *)all->data;
+
+	(void)unused;
+	if (vcpu >= VCPUS)
+		give_up("too many vCPUs");
+	me->bytes = g_byte_array_new();
+	for (unsigned int i = 0; i < all->len; i++) {
+		if (!strcmp(one[i].name, "rax"))
+			me->rax = one[i].handle;
+		if (!strcmp(one[i].name, "rcx"))
+			me->rcx = one[i].handle;
+		if (!strcmp(one[i].name, "rdx"))
+			me->rdx = one[i].handle;
+	}
+	if (!me->rax || !me->rcx || !me->rdx)
+		give_up("a vCPU has no rax, rcx or rdx");
+}
+
+/* What a counter with this select has seen since the machine began. */
+static uint64_t seen(unsigned int vcpu, uint64_t select)
+{
+	struct vcpu *me = &vcpus[vcpu];
+	uint64_t all = qemu_plugin_u64_get(counts, vcpu);
+	uint64_t guests = me->guests + (me->in_guest ? all - me->entered : 0);
+
+	if (EVENT(select) != INSTRUCTIONS && EVENT(select) != CYCLES)
+		return 0;
+	if ((select & GUEST_ONLY) && !(select & HOST_ONLY))
+		return guests;
+	if ((select & HOST_ONLY) && !(select & GUEST_ONLY))
+		return all - guests;
+	return all;
+}
+
+static uint64_t value(unsigned int vcpu, unsigned int number)
+{
+	struct counter *one = &vcpus[vcpu].counters[number];
+	uint64_t more = one->select & ENABLED ? seen(vcpu, one->select) - one->at : 0;
+
+	return (one->base + more) & ((1ull << COUNTER_BITS) - 1);
+}
+
+static void begin_at(unsigned int vcpu, unsigned int number, uint64_t select, uint64_t base)
+{
+	vcpus[vcpu].counters[number] =
+		(struct counter){ .select = select, .base = base, .at = seen(vcpu, select) };
+}
+
+static void answer(unsigned int vcpu, uint64_t is, void *insn)
+{
+	set(&vcpus[vcpu], vcpus[vcpu].rax, (uint32_t)is);
+	set(&vcpus[vcpu], vcpus[vcpu].rdx, is >> 32);
+	qemu_plugin_set_pc((uintptr_t)insn + SHORT);
+}
+
+static void at_rdmsr(unsigned int vcpu, void *insn)
+{
+	struct vcpu *me = &vcpus[vcpu];
+	uint32_t which = me->in_guest ? 0 : (uint32_t)get(me, me->rcx);
+
+	if (which >= SELECT0 && which < SELECT0 + COUNTERS)
+		answer(vcpu, me->counters[which - SELECT0].select, insn);
+	if (which >= COUNTER0 && which < COUNTER0 + COUNTERS)
+		answer(vcpu, value(vcpu, which - COUNTER0), insn);
+}
+
+static void at_wrmsr(unsigned int vcpu, void *insn)
+{
+	struct vcpu *me = &vcpus[vcpu];
+	uint32_t which = me->in_guest ? 0 : (uint32_t)get(me, me->rcx);
+	unsigned int number = which & (COUNTERS - 1);
+	uint64_t is;
+
+	if (which < SELECT0 || which >= COUNTER0 + COUNTERS)
+		return;
+	is = (uint32_t)get(me, me->rax) | get(me, me->rdx) << 32;
+	if (which < COUNTER0)
+		begin_at(vcpu, number, is, value(vcpu, number));
+	else
+		begin_at(vcpu, number, me->counters[number].select, is);
+	qemu_plugin_set_pc((uintptr_t)insn + SHORT);
+}
+
+static void at_rdpmc(unsigned int vcpu, void *insn)
+{
+	struct vcpu *me = &vcpus[vcpu];
+	uint32_t which = me->in_guest ? COUNTERS : (uint32_t)get(me, me->rcx);
+
+	if (which < COUNTERS)
+		answer(vcpu, value(vcpu, which), insn);
+}
+
+static void at_vmrun(unsigned int vcpu, void *unused)
+{
+	(void)unused;
+	vcpus[vcpu].in_guest = true;
+	vcpus[vcpu].entered = qemu_plugin_u64_get(counts, vcpu);
+}
+
+/* The block that has been counted already is the host's. */
+static void at_exit_of_guest(unsigned int vcpu, void *instructions)
+{
+	struct vcpu *me = &vcpus[vcpu];
+
+	if (me->in_guest)
+		me->guests += qemu_plugin_u64_get(counts, vcpu) - me->entered - (uintptr_t)instructions;
+	me->in_guest = false;
+}
+
+/*
+ * By where QEMU has it: a guest may have other code at the same address. Known before it is
+ * translated, as a VMRUN is executed before what follows it.
+ */
+static bool is_exit(const void *place)
+{
+	for (int i = 0; i < EXITS; i++)
+		if (place && atomic_load(&exits[i]) == place)
+			return true;
+	return false;
+}
+
+static void know_exit(const struct qemu_plugin_insn *vmrun)
+{
+	const char *place = qemu_plugin_insn_haddr(vmrun);
+	int i = 0;
+
+	if (!place || (qemu_plugin_insn_vaddr(vmrun) + VMRUN) % PAGE < VMRUN)
+		give_up("a VMRUN is no RAM's, or at the end of a page");
+	pthread_mutex_lock(&exits_lock);
+	while (i < EXITS && atomic_load(&exits[i]) && atomic_load(&exits[i]) != place + VMRUN)
+		i++;
+	if (i == EXITS)
+		give_up("there are too many VMRUNs");
+	atomic_store(&exits[i], place + VMRUN);
+	pthread_mutex_unlock(&exits_lock);
+}
+
+static void translated(struct qemu_plugin_tb *tb, void *unused)
+{
+	static const uint8_t vmrun[VMRUN] = { 0x0f, 0x01, 0xd8 };
+	size_t count = qemu_plugin_tb_n_insns(tb);
+	uint8_t bytes[VMRUN];
+
+	(void)unused;
+	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, counts, count);
+	for (size_t i = 0; i < count; i++) {
+		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+		size_t size = qemu_plugin_insn_size(insn);
+		void *vaddr = (void *)(uintptr_t)qemu_plugin_insn_vaddr(insn);
+		insn_exec_cb_t cb = NULL;
+
+		if (!i && is_exit(qemu_plugin_insn_haddr(insn)))
+			qemu_plugin_register_vcpu_insn_exec_cb(insn, at_exit_of_guest, QEMU_PLUGIN_CB_NO_REGS,
+							       (void *)(uintptr_t)count);
+		if (size != SHORT && size != VMRUN)
+			continue;
+		if (qemu_plugin_insn_data(insn, bytes, size) != size || bytes[0] != 0x0f)
+			continue;
+		if (size == VMRUN && !memcmp(bytes, vmrun, VMRUN)) {
+			know_exit(insn);
+			qemu_plugin_register_vcpu_insn_exec_cb(insn, at_vmrun, QEMU_PLUGIN_CB_NO_REGS, NULL);
+			continue;
+		}
+		if (size == SHORT)
+			cb = bytes[1] == 0x32 ? at_rdmsr :
+			     bytes[1] == 0x30 ? at_wrmsr :
+			     bytes[1] == 0x33 ? at_rdpmc : NULL;
+		if (cb)
+			qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, QEMU_PLUGIN_CB_RW_REGS_PC, vaddr);
+	}
+}
+
+PLUGIN_EXPORT int qemu_plugin_install(uint64_t id, const void *info, int argc, char **argv)
+{
+	(void)info;
+	(void)argv;
+	if (argc) {
+		fputs("mint-pmu: takes no argument\n", stderr);
+		return -1;
+	}
+	counts.score = qemu_plugin_scoreboard_new(sizeof(uint64_t));
+	qemu_plugin_register_vcpu_init_cb(id, begin, NULL);
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated, NULL);
+	return 0;
+}
