@@ -60,8 +60,11 @@ def host() -> str:
 
 def header(quick: bool, seed: int) -> Header:
     """Of a run that begins now. Raises FileNotFoundError, RigError if what it boots is not there."""
-    flavours = dict.fromkeys(("mint", "stock", DEFAULT_FLAVOUR))
-    kernels = {flavour: digest(paths.need(paths.kernel(flavour)).read_bytes()) for flavour in flavours}
+    images = {flavour: paths.need(paths.kernel(flavour)) for flavour in dict.fromkeys(("mint", DEFAULT_FLAVOUR))}
+    # what needs it says so; of the others many do not
+    if (stock := paths.kernel("stock")).exists():
+        images["stock"] = stock
+    kernels = {flavour: digest(image.read_bytes()) for flavour, image in images.items()}
     return Header(
         commit=commit(), dirty=changes(), qemu=qemu(), kernels=kernels, host=host(),
         plan=EMULATOR, quick=quick, seed=seed, load=round(os.getloadavg()[0], 2),
