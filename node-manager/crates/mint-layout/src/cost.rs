@@ -13,8 +13,9 @@ use crate::topology::{NumaNo, Topology};
 pub const LOCAL_CYCLES: f64 = 100.0;
 /// What a vCPU that runs all the time is taken to do where nothing counts it.
 const GUESSED_INSTRUCTIONS_S: f64 = 1e9;
-/// Of those, misses per thousand: enough to be worth a better place.
-pub(crate) const GUESSED_MISSES_PER_KILO: f64 = 10.0;
+/// Of those, misses per thousand of one that runs all the time: enough to be worth a better place. One that runs less
+/// is taken to miss less often, too: so those that run more choose first.
+const GUESSED_MISSES_PER_KILO: f64 = 10.0;
 
 /// Of all guests of a host, or of one.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -67,8 +68,9 @@ impl Weight {
                 }
                 _ => {
                     confidence = Confidence::Guessed;
-                    let instructions = ring.busy().unwrap_or(0.0) * GUESSED_INSTRUCTIONS_S;
-                    misses_s.push(instructions * GUESSED_MISSES_PER_KILO / 1000.0);
+                    let busy = ring.busy().unwrap_or(0.0);
+                    let instructions = busy * GUESSED_INSTRUCTIONS_S;
+                    misses_s.push(instructions * busy * GUESSED_MISSES_PER_KILO / 1000.0);
                     instructions_s += instructions;
                 }
             }

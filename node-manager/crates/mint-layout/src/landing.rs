@@ -15,7 +15,7 @@ use crate::policy::{Limits, Policy, PolicyError};
 use crate::profile::Profile;
 use crate::room::{Free, Slots};
 use crate::snapshot::{Guest, Region, Snapshot, Vcpu};
-use crate::topology::{NumaId, NumaNo, Topology};
+use crate::topology::{DomainNo, NumaId, NumaNo, Topology};
 
 /// A guest's memory is placed in so many pieces at most, but for its ranges.
 const PIECES: u64 = 64;
@@ -68,6 +68,7 @@ pub enum LandingError {
 ///
 /// # Arguments
 /// * `others` - guests of the host, and those that are to come before it.
+/// * `allowed` - CPUs that its owner keeps each of its vCPUs to on this host. Empty, or not told: any.
 /// * `limits` - what the plan may cost; the guest's own memory is not counted, as it is not there yet.
 ///
 /// # Errors
@@ -77,9 +78,10 @@ pub fn land<P: Policy + ?Sized>(
     topology: &Topology,
     others: &Snapshot,
     profile: &Profile,
+    allowed: &[CpuSet],
     limits: &Limits,
 ) -> Result<Landing, LandingError> {
-    let guest = by_default(topology, others, profile)?;
+    let guest = by_default(topology, others, profile, allowed)?;
     let id = guest.id.clone();
     let mut all = others.clone();
     all.guests.retain(|other| other.id != id);
@@ -102,6 +104,7 @@ pub fn by_default(
     topology: &Topology,
     others: &Snapshot,
     profile: &Profile,
+    allowed: &[CpuSet],
 ) -> Result<Guest, LandingError> {
     let mut others = others.clone();
     others.guests.retain(|other| other.id != profile.id);
@@ -110,10 +113,18 @@ pub fn by_default(
     let no_room = LandingError::NoRoom { needs: profile.bytes(), free: all_free };
     let mut slots = Slots::left(&others, topology);
     let mut vcpus = Vec::new();
-    for samples in &profile.vcpus {
-        let domain = slots.roomiest();
-        slots.take(domain);
-        vcpus.push(Vcpu { domain, allowed: CpuSet::default(), samples: samples.clone() });
+    let allowed = allowed.iter().cloned().chain(std::iter::repeat(CpuSet::default()));
+    for (samples, allowed) in profile.vcpus.iter().zip(allowed) {
+        let mut vcpu = Vcpu { domain: DomainNo(0), allowed, samples: samples.clone() };
+        let domains = (0..topology.domains().len()).map(DomainNo);
+        let may: Vec<DomainNo> = domains.filter(|&one| vcpu.may_run(topology, one)).collect();
+        if may.is_empty() {
+            // a wish for CPUs that this host has not is none
+            vcpu.allowed = CpuSet::default();
+        }
+        vcpu.domain = slots.roomiest(&may);
+        slots.take(vcpu.domain);
+        vcpus.push(vcpu);
     }
     let home = vcpus.first().map_or(NumaNo(0), |vcpu| topology.domains()[vcpu.domain.0].numa);
     let mut near: Vec<NumaNo> = topology.numbers().collect();

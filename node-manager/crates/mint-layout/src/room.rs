@@ -34,10 +34,11 @@ impl Slots {
         slots
     }
 
-    /// The domain that takes most more; the first of equal ones.
-    pub fn roomiest(&self) -> DomainNo {
-        let each = self.0.iter().enumerate().rev();
-        DomainNo(each.max_by_key(|(_, left)| **left).map_or(0, |(domain, _)| domain))
+    /// Of these domains, or of all if there is none, the one that takes most more; the first of equal ones.
+    pub fn roomiest(&self, of: &[DomainNo]) -> DomainNo {
+        let each = self.0.iter().enumerate().rev().map(|(domain, left)| (DomainNo(domain), left));
+        let these = each.filter(|(domain, _)| of.is_empty() || of.contains(domain));
+        these.max_by_key(|(_, left)| **left).map_or(DomainNo(0), |(domain, _)| domain)
     }
 
     /// Whether one more fits.

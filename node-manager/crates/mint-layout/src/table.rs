@@ -16,7 +16,7 @@ const RELOCATED_CYCLES: f64 = 4.0;
 /// Cycles until a vCPU has in another cache what it had in the last: 32 MiB, line by line.
 const SETTLED_CYCLES: f64 = 5e7;
 /// For so long a layout is taken to last.
-const LASTS_S: f64 = 10.0;
+const LASTS_S: f64 = 60.0;
 
 /// Cycles a second that it costs to relocate so much, over the time that a layout lasts.
 fn relocation_cycles_s(bytes: u64) -> f64 {
@@ -94,7 +94,7 @@ impl<'a> Table<'a> {
         for vcpu in self.snapshot.guests[guest].vcpus.iter().filter(|one| !one.allowed.is_empty()) {
             self.slots.leave(vcpu.domain);
         }
-        let evictable = later.map(|later| self.evictable(later));
+        let evictable = later.map(|later| self.evictable(guest, later));
         let cycles_s = |domains: &[DomainNo]| match &evictable {
             Some(evictable) => self.estimate(guest, domains, evictable),
             // as near to its memory as it can
@@ -165,9 +165,11 @@ impl<'a> Table<'a> {
         shares.zip(numas).map(|(share, numa)| share * waits[numa.0]).sum()
     }
 
-    /// What guests that choose later have on each NUMA node.
-    fn evictable(&self, later: &[usize]) -> Vec<Evictable> {
+    /// What guests that choose later have on each NUMA node, and the guest itself: what it uses less may go for what it
+    /// uses more.
+    fn evictable(&self, guest: usize, later: &[usize]) -> Vec<Evictable> {
         let mut chooses_later = vec![false; self.snapshot.guests.len()];
+        chooses_later[guest] = true;
         later.iter().for_each(|&guest| chooses_later[guest] = true);
         let mut of_node: Vec<Evictable> =
             self.topology.numbers().map(|_| Evictable { regions: Vec::new(), next: 0 }).collect();
@@ -267,11 +269,13 @@ impl<'a> Table<'a> {
                 continue;
             }
             self.budget -= bytes + evicted;
-            evictable[to.0].next += evictions.len();
             for one in evictions {
                 self.free.relocate(self.bytes(one.guest, one.region), to, one.to);
                 self.layout.regions[one.guest][one.region] = one.to;
             }
+            let Evictable { regions, next } = &mut evictable[to.0];
+            let gone = |(other, its): &&(usize, usize)| self.layout.regions[*other][*its] != to;
+            *next += regions.iter().skip(*next).take_while(gone).count();
             self.free.relocate(bytes, now, to);
             self.layout.regions[guest][region] = to;
         }
@@ -294,6 +298,10 @@ impl<'a> Table<'a> {
         for &(other, its) in evictable.regions.iter().skip(evictable.next) {
             if short == 0 {
                 break;
+            }
+            // the guest's own, which it has taken to another node
+            if self.layout.regions[other][its] != to {
+                continue;
             }
             let size = self.bytes(other, its);
             let waits = &self.waits[other];

@@ -117,6 +117,16 @@ impl Topology {
         &self.domains
     }
 
+    /// The same with so much less memory on each NUMA node.
+    #[must_use]
+    pub fn without(&self, bytes: u64) -> Self {
+        let mut less = self.clone();
+        for node in &mut less.nodes {
+            node.memory_bytes = node.memory_bytes.saturating_sub(bytes);
+        }
+        less
+    }
+
     /// All numbers of NUMA nodes.
     pub fn numbers(&self) -> impl Iterator<Item = NumaNo> + use<> {
         (0..self.nodes.len()).map(NumaNo)

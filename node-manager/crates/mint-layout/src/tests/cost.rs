@@ -38,7 +38,8 @@ fn what_is_not_counted_is_guessed_from_run_time() {
     let of = |part: f64| snapshot([guest("a", 0, ran(part), &[(64, 0, 1.0)])]);
     let half = Cost::of(&of(0.5), &host);
     close(half.work_cycles_s, 0.5e9);
-    close(half.wait_cycles_s, 0.5e9);
+    close(half.wait_cycles_s, 0.25e9);
+    close(Cost::of(&of(1.0), &host).wait_cycles_s, 1e9);
     let idle = Cost::of(&of(0.0), &host);
     close(idle.work_cycles_s + idle.wait_cycles_s, 0.0);
     assert_eq!(weights(&of(0.5))[0].confidence, Confidence::Guessed);

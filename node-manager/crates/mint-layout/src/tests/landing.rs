@@ -17,7 +17,7 @@ fn profile(name: &str, samples: Ring, ranges: &[(u64, f64)]) -> Profile {
 }
 
 fn landed(others: &Snapshot, host: &Topology, profile: &Profile) -> Landing {
-    land(&mut Simple::default(), host, others, profile, &Limits::default()).unwrap()
+    land(&mut Simple::default(), host, others, profile, &[], &Limits::default()).unwrap()
 }
 
 fn on(landing: &Landing, numa: u32) -> Vec<(u64, u64)> {
@@ -70,7 +70,8 @@ fn guest_that_hardly_misses_comes_to_where_it_would_come_and_nobody_leaves() {
     let (others, host) = full();
     let landing = landed(&others, &host, &profile("calm", counted(0.2), &[(64, 1.0)]));
     assert!(landing.plan.is_empty() && landing.evictions.is_empty());
-    let there = by_default(&host, &others, &profile("calm", counted(0.2), &[(64, 1.0)])).unwrap();
+    let there =
+        by_default(&host, &others, &profile("calm", counted(0.2), &[(64, 1.0)]), &[]).unwrap();
     assert_eq!(landing.guest, there);
 }
 
@@ -96,7 +97,7 @@ fn guest_of_which_there_is_no_room_is_refused_with_numbers() {
     let (others, host) = full();
     let large = profile("large", counted(40.0), &[(470, 1.0)]);
     let error =
-        land(&mut Simple::default(), &host, &others, &large, &Limits::default()).unwrap_err();
+        land(&mut Simple::default(), &host, &others, &large, &[], &Limits::default()).unwrap_err();
     assert_eq!(error.to_string(), "it needs 470M, and the NUMA nodes have 464M for it in all");
 }
 
@@ -105,7 +106,8 @@ fn policy_that_lacks_a_signal_has_no_place() {
     let (mut others, host) = full();
     others.guests[0].vcpus[0].samples = Ring::default();
     let web = profile("web", counted(40.0), &[(64, 1.0)]);
-    let error = land(&mut Simple::default(), &host, &others, &web, &Limits::default()).unwrap_err();
+    let error =
+        land(&mut Simple::default(), &host, &others, &web, &[], &Limits::default()).unwrap_err();
     assert!(matches!(error, LandingError::Policy(PolicyError::Lacks { .. })), "{error}");
 }
 
@@ -113,7 +115,8 @@ fn policy_that_lacks_a_signal_has_no_place() {
 fn memory_fills_the_nearest_node_and_then_the_next() {
     let host = even(2, 1, 100 * MIB);
     let guest =
-        by_default(&host, &Snapshot::default(), &profile("a", ran(1.0), &[(150, 3.0)])).unwrap();
+        by_default(&host, &Snapshot::default(), &profile("a", ran(1.0), &[(150, 3.0)]), &[])
+            .unwrap();
     let sum = |numa: usize| -> (u64, f64) {
         let there = guest.regions.iter().filter(|region| region.numa.0 == numa);
         there.fold((0, 0.0), |(bytes, heat), one| (bytes + one.bytes, heat + one.heat.unwrap()))
@@ -133,8 +136,24 @@ fn limit_is_of_what_others_lose() {
     let others = snapshot([one]);
     let web = profile("web", counted(40.0), &[(192, 1.0)]);
     let limits = Limits { relocated_bytes: 0, ..Limits::default() };
-    let landing = land(&mut Simple::default(), &host, &others, &web, &limits).unwrap();
+    let landing = land(&mut Simple::default(), &host, &others, &web, &[], &limits).unwrap();
     let near: u64 = on(&landing, 0).iter().map(|(_, mib)| mib).sum();
     assert_eq!(landing.pins[0].to_string(), "0");
     assert!(near >= 128, "{landing:?}");
+}
+
+/// Its owner's wish holds on the next host, too, if that has such CPUs.
+#[test]
+fn guest_comes_to_the_cpus_that_its_owner_keeps_it_to() {
+    let host = even(2, 2, 512 * MIB);
+    let web = profile("web", counted(40.0), &[(64, 1.0)]);
+    let pins = |allowed: &str| {
+        let allowed: CpuSet = allowed.parse().unwrap();
+        let (none, limits) = (Snapshot::default(), Limits::default());
+        let landing =
+            land(&mut Simple::default(), &host, &none, &web, &[allowed], &limits).unwrap();
+        (landing.pins[0].to_string(), landing.binds[0].numa.0)
+    };
+    assert_eq!(pins("3"), ("3".into(), 1));
+    assert_eq!(pins("9"), ("0-1".into(), 0), "there is no such CPU");
 }

@@ -24,6 +24,8 @@ fn caches_of_numbered_nodes_with_gaps() {
     assert_eq!((host.number(NumaId(7)), host.number(NumaId(0))), (Some(NumaNo(2)), None));
     assert_eq!(host.id(NumaNo(1)).to_string(), "numa5");
     assert!((host.distance(NumaNo(0), NumaNo(2)) - 3.1).abs() < 1e-9);
+    assert_eq!(host.without(1 << 20).nodes()[1].memory_bytes, (1 << 30) - (1 << 20));
+    assert_eq!(host.without(1 << 31).nodes()[0].memory_bytes, 0);
 }
 
 #[test]
