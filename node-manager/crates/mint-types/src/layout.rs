@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How guests are laid out on a host's NUMA nodes (L, "Resource layout optimization for live migration").
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// When a guest that moves gets its place on the NUMA nodes of its next host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutWhen {
+    /// Before it comes: what is in the way is gone by then (L, section 3).
+    Before,
+    /// Never: it comes to where it comes.
+    None,
+}
+
+/// Who gets which place.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LayoutPolicy {
+    /// Guests that miss their last-level cache more often get the better places (L, table 1).
+    #[default]
+    Simple,
+}
+
+/// It is no such word.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is none: want before, none")]
+pub struct ParseLayoutError(String);
+
+impl LayoutWhen {
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::None => "none",
+        }
+    }
+}
+
+impl LayoutPolicy {
+    /// As users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Simple => "simple",
+        }
+    }
+}
+
+impl fmt::Display for LayoutWhen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for LayoutPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for LayoutWhen {
+    type Err = ParseLayoutError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = [Self::Before, Self::None].into_iter().find(|when| when.name() == text);
+        found.ok_or_else(|| ParseLayoutError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_json() {
+        for when in [LayoutWhen::Before, LayoutWhen::None] {
+            assert_eq!(when.to_string().parse(), Ok(when));
+            assert_eq!(serde_json::to_string(&when).unwrap(), format!("\"{when}\""));
+        }
+        assert_eq!(serde_json::to_string(&LayoutPolicy::Simple).unwrap(), "\"simple\"");
+        let error = "now".parse::<LayoutWhen>().unwrap_err().to_string();
+        assert_eq!(error, "'now' is none: want before, none");
+    }
+}
