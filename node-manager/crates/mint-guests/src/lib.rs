@@ -9,7 +9,7 @@
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
-//! `landing`, `prepare`, `repin`, `room` and `split` are pure. `facts`, `numa` and `vcpus` read the
+//! `landing`, `pins`, `prepare`, `repin`, `residents`, `room` and `split` are pure. `facts`, `numa`, `running` and `vcpus` read the
 //! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
 //! and `demo_guest` are what the two commands do with all of it.
 
@@ -28,9 +28,12 @@ pub mod guest;
 pub mod hook;
 pub mod landing;
 pub mod numa;
+pub mod pins;
 pub mod prepare;
 pub mod repin;
+pub mod residents;
 pub mod room;
+pub mod running;
 pub mod seed;
 pub mod settings;
 pub mod setup;

@@ -8,6 +8,9 @@ use std::path::Path;
 use mint_layout::{NumaId, NumaNode, Topology, TopologyError};
 use mint_types::CpuSet;
 
+/// Of a NUMA node's memory the kernel keeps this part free.
+const KEPT: u64 = 64;
+
 /// A NUMA node, as this host's kernel has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostNuma {
@@ -17,7 +20,7 @@ pub struct HostNuma {
     pub caches: Vec<CpuSet>,
     /// To each NUMA node that is online, in the order of numbers.
     pub distances: Vec<u32>,
-    /// Memory that processes may have without swapping: what is free, and what files are cached in.
+    /// Memory that processes may have: what is free, and what files are cached in that were not used for some time.
     pub free_bytes: u64,
 }
 
@@ -78,9 +81,10 @@ fn free_bytes(meminfo: &str) -> u64 {
         let number = line.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok());
         number.unwrap_or(0)
     };
-    // a tmpfs's pages are counted as files', and are not to be had
-    let cached = kib(" FilePages:").saturating_sub(kib(" Shmem:"));
-    (kib(" MemFree:") + cached + kib(" SReclaimable:")).saturating_mul(1024)
+    // of what files are cached in, what nobody has used for some time: the rest would come back
+    let free = kib(" MemFree:") + kib(" Inactive(file):");
+    // the kernel keeps some of it for itself
+    free.saturating_sub(kib(" MemTotal:") / KEPT).saturating_mul(1024)
 }
 
 /// The topology for guests that have so much of each NUMA node.

@@ -100,7 +100,7 @@ fn broken(what: &str) -> DomainError {
 }
 
 /// Adds text at the end of a child of the domain, which is made if it is not there.
-fn put(xml: &str, name: &str, text: &str) -> Result<String, DomainError> {
+pub(crate) fn put(xml: &str, name: &str, text: &str) -> Result<String, DomainError> {
     let whole = |inner: &str| format!("<{name}>{inner}{text}</{name}>");
     match element(xml, &["domain", name]) {
         None => {

@@ -27,15 +27,25 @@ pub struct VcpuThread {
     pub allowed: CpuSet,
 }
 
-/// RAM of a guest that other processes can map, too.
+/// RAM of a guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RamMapping {
     /// Where its QEMU has it.
     pub address: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// Where that begins in the file.
+    /// Where that begins in its file; 0 of RAM that is none.
     pub offset: u64,
+    /// Whether it is a file or a memfd, which other processes can map, too.
+    pub is_file: bool,
+}
+
+impl RamMapping {
+    /// The mapping's own name of its file (proc(5)), which root can open whatever became of that.
+    pub fn path(&self, process: u32) -> String {
+        let Self { address, bytes, .. } = self;
+        format!("/proc/{process}/map_files/{address:x}-{:x}", address + bytes)
+    }
 }
 
 /// The vCPUs of a process, in their order: QEMU calls their threads "CPU n/KVM". One that ends meanwhile is
@@ -73,25 +83,27 @@ fn thread(folder: &Path, tid: u32) -> Option<VcpuThread> {
     })
 }
 
-/// Where a process has its guest's RAM mapped from a file or a memfd that is shared: the largest such mapping. None:
-/// its RAM is its own alone, or huge pages.
+/// Where a process has its guest's RAM: the largest file of a tmpfs or memfd that it shares, or, if it has none, its
+/// largest memory of its own. None: the process has ended.
 pub fn ram(root: &Path, process: u32) -> Option<RamMapping> {
     let maps = std::fs::read_to_string(root.join(format!("proc/{process}/maps"))).ok()?;
-    maps.lines().filter_map(shared).max_by_key(|mapping| mapping.bytes)
+    maps.lines().filter_map(mapping).max_by_key(|mapping| (mapping.is_file, mapping.bytes))
 }
 
-fn shared(line: &str) -> Option<RamMapping> {
+fn mapping(line: &str) -> Option<RamMapping> {
     let mut words = line.split_whitespace();
     let (range, flags, offset) = (words.next()?, words.next()?, words.next()?);
-    let name = words.nth(2)?;
+    let name = words.nth(2).unwrap_or_default();
     // of others: a ring with a device, a library
-    let is_ram = flags.starts_with("rw") && flags.ends_with('s');
-    let is_ram = is_ram && (name.starts_with("/memfd:") || name.starts_with("/run/mint/ram/"));
+    let is_file = flags.ends_with('s')
+        && (name.starts_with("/memfd:memory-backend") || name.starts_with("/run/mint/ram/"));
+    let is_own = flags.ends_with('p') && name.is_empty();
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
     let (address, end) = (hex(start)?, hex(end)?);
     let bytes = end.checked_sub(address)?;
-    is_ram.then_some(RamMapping { address, bytes, offset: hex(offset)? })
+    let is_ram = flags.starts_with("rw") && (is_file || is_own);
+    is_ram.then_some(RamMapping { address, bytes, offset: hex(offset)?, is_file })
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ fn tree() -> tempfile::TempDir {
     put("node/node4/distance", "21 10\n");
     put(
         "node/node1/meminfo",
-        "Node 1 MemTotal:       4096 kB\nNode 1 MemFree:        1000 kB\nNode 1 FilePages:       300 kB\n\
-         Node 1 Shmem:           100 kB\nNode 1 SReclaimable:      8 kB\n",
+        "Node 1 MemTotal:       4096 kB\nNode 1 MemFree:        1000 kB\nNode 1 Active(file):     300 kB\n\
+         Node 1 Inactive(file):   208 kB\nNode 1 Inactive(anon):    90 kB\n",
     );
     put("node/node4/meminfo", "Node 4 MemTotal:       0 kB\nNode 4 MemFree:        0 kB\n");
     for (cpu, shared) in [(2, "2-3"), (3, "2-3"), (4, "4,9")] {
@@ -37,7 +37,7 @@ fn nodes_are_told_with_their_caches_and_what_is_free() {
     let caches: Vec<String> = host[0].caches.iter().map(ToString::to_string).collect();
     assert_eq!((host[0].id, host[1].id), (NumaId(1), NumaId(4)));
     assert_eq!(caches, ["2-3", "4"]);
-    assert_eq!(host[0].free_bytes, 1208 << 10);
+    assert_eq!(host[0].free_bytes, 1144 << 10);
     // nothing says who shares a cache
     assert_eq!(host[1].caches, ["5".parse().unwrap()]);
     assert_eq!((host[1].distances.as_slice(), host[1].free_bytes), (&[21, 10][..], 0));
@@ -48,7 +48,7 @@ fn topology_has_what_guests_have_already() {
     let tree = tree();
     let host = read(tree.path());
     let host = topology(&host, &BTreeMap::from([(NumaId(1), 1 << 20)])).unwrap();
-    assert_eq!(host.nodes()[0].memory_bytes, (1208 << 10) + (1 << 20));
+    assert_eq!(host.nodes()[0].memory_bytes, (1144 << 10) + (1 << 20));
     assert_eq!(host.domains().len(), 3);
 }
 

@@ -28,10 +28,11 @@ fn tree() -> tempfile::TempDir {
     put("task/74/comm", "CPU 2/KVM\n");
     put(
         "maps",
-        "7f0000000000-7f0000200000 rw-s 00000000 00:01 12 /memfd:ring (deleted)\n\
+        "7f0000000000-7f0000200000 rw-s 00000000 00:01 12 /memfd:memory-backend-memfd (deleted)\n\
          7f0010000000-7f001a000000 rw-s 00100000 00:01 11 /memfd:memory-backend-memfd (deleted)\n\
          7f0020000000-7f0060000000 r--s 00000000 00:01 13 /memfd:other\n\
          7f0070000000-7f00f0000000 rw-p 00000000 00:00 0 \n\
+         7f00f0000000-7f00f8000000 r-xp 00000000 00:00 0 \n\
          7f0100000000-7f0200000000 rw-s 00000000 00:02 14 /dev/shm/device\n",
     );
     folder
@@ -48,11 +49,17 @@ fn vcpus_are_told_in_their_order() {
 }
 
 #[test]
-fn ram_is_the_largest_file_that_is_shared() {
+fn ram_is_the_largest_file_or_else_the_largest_memory() {
     let tree = tree();
     let found = ram(tree.path(), 70).unwrap();
-    let wanted = RamMapping { address: 0x7f00_1000_0000, bytes: 160 << 20, offset: 1 << 20 };
-    assert_eq!(found, wanted);
-    std::fs::write(tree.path().join("proc/70/maps"), "7f00-7f10 rw-p 0 00:00 0 \n").unwrap();
-    assert_eq!(ram(tree.path(), 70), None);
+    let (address, bytes, offset) = (0x7f00_1000_0000, 160 << 20, 1 << 20);
+    assert_eq!(found, RamMapping { address, bytes, offset, is_file: true });
+    assert_eq!(found.path(70), "/proc/70/map_files/7f0010000000-7f001a000000");
+    let maps = tree.path().join("proc/70/maps");
+    let text = std::fs::read_to_string(&maps).unwrap().replace("rw-s", "r--s");
+    std::fs::write(&maps, text).unwrap();
+    let found = ram(tree.path(), 70).unwrap();
+    let (address, bytes, offset) = (0x7f00_7000_0000, 2 << 30, 0);
+    assert_eq!(found, RamMapping { address, bytes, offset, is_file: false });
+    assert_eq!(ram(tree.path(), 71), None);
 }
