@@ -34,8 +34,8 @@ pub use client_error::ClientError;
 pub use error::{ErrorBody, ErrorCode};
 pub use guests::{
     DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, HostLeaves, ImportRequest,
-    KeptGone, MigrateFigures, MigrateRequest, MigrateResult, PinRequest, SilentNode, UPLOAD_FOLDER,
-    VmList, VmPins, VmVerb, VmView, vm_path,
+    KeptGone, LayoutFigures, LayoutView, MigrateFigures, MigrateRequest, MigrateResult, PinRequest,
+    SilentNode, UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
 };
 pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,

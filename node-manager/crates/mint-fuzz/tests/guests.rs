@@ -74,6 +74,7 @@ fn departures() {
         has_job: false,
         on_machine_ethernet: None,
         spread: None,
+        layout: None,
         host_cpu_xml: None,
         files: BTreeMap::from([("/d/web".into(), FileFacts::default())]),
     };

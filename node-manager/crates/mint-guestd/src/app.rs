@@ -17,6 +17,7 @@ use crate::gate::Gate;
 use crate::held::Held;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::journal::Journal;
+use crate::layout::known::Layouts;
 
 /// For libvirt to answer what takes no time by itself. It may be starting, and a node's vCPUs
 /// may stall.
@@ -43,6 +44,8 @@ pub(crate) struct App {
     pub ending: Held,
     /// Whether guests may come.
     pub gate: Arc<Gate>,
+    /// Where guests are on NUMA nodes.
+    pub layouts: Layouts,
 }
 
 /// Whether an operation that moves a guest is to end before it is done.

@@ -8,12 +8,14 @@ use mint_guests::arrival::{ArrivalError, Departure, Ground, Plan, plan};
 use mint_guests::domain::Domain;
 use mint_guests::landing::HostCpus;
 use mint_types::NodeState;
+use tracing::warn;
 
 use crate::app::App;
 use crate::copies::drop_copies;
 use crate::given_up;
 use crate::hypervisor::Needs;
 use crate::journal::{Record, Side};
+use crate::layout;
 use crate::leases;
 use crate::moves;
 use crate::step::step;
@@ -27,6 +29,7 @@ const DEFINITIONS: &str = "/etc/libvirt/qemu";
 /// # Errors
 /// With every reason why it cannot come.
 pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result<Plan, ErrorBody> {
+    let wish = departure.layout.take();
     let texts =
         [Some(&departure.xml), departure.persistent_xml.as_ref(), departure.host_cpu_xml.as_ref()];
     if texts.into_iter().flatten().any(|text| text.contains('\0')) {
@@ -90,19 +93,28 @@ pub(crate) async fn consider(app: &Arc<App>, mut departure: Departure) -> Result
     };
     // a file system may hang
     let planned = app.call(move |_| Ok(plan(&departure, &ground()))).await?;
-    planned.map_err(|error| match error {
+    let mut plan = planned.map_err(|error| match error {
         ArrivalError::Refused(refusals) => ErrorBody::refused(refusals),
         ArrivalError::Domain(error) => ErrorBody::from_error(ErrorCode::BadRequest, &error),
-    })
+    })?;
+    if let Some(wish) = wish {
+        layout::place(app, wish, &mut plan).await?;
+    }
+    Ok(plan)
 }
 
 /// Writes down that a guest is about to come: from now on what is left of it is known, whoever
-/// dies.
+/// dies. One that is to have a place gets it.
 ///
 /// # Errors
 /// When another one of that UUID is expected, a file is there by now, or it cannot be written.
-pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Result<(), ErrorBody> {
-    let Expected { from, machine, attempt, disks, memory } = expected;
+pub(crate) async fn expect(
+    app: &Arc<App>,
+    uuid: String,
+    expected: Expected,
+) -> Result<(), ErrorBody> {
+    let Expected { from, machine, attempt, disks, memory, layout: wish, pins } = expected;
+    let guest = uuid.clone();
     let (side, peer) = (Side::Arrival, from);
     let record = Record { side, uuid, attempt, peer, machine, disks, xml: None, memory, why: None };
     let (journal, host, gate) = (app.journal.clone(), app.host.clone(), app.gate.clone());
@@ -126,6 +138,13 @@ pub(crate) async fn expect(app: &App, uuid: String, expected: Expected) -> Resul
     })
     .await??;
     step("arrival-written").await;
+    if let Some(wish) = wish {
+        // the guest can come without
+        if let Err(error) = layout::make_room(app, &guest, attempt, wish, pins).await {
+            warn!(uuid = guest, %error, "its place is not ready");
+        }
+        step("arrival-cleared").await;
+    }
     Ok(())
 }
 
@@ -164,7 +183,7 @@ pub(crate) async fn undo(
 ///
 /// # Errors
 /// When it is not here, or libvirt does not answer.
-pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody> {
+pub(crate) async fn arrived(app: &Arc<App>, vm: String) -> Result<Arrived, ErrorBody> {
     let reference = vm.clone();
     let (mut arrived, is_stuck) = app
         .ask(move |hypervisor| {
@@ -183,6 +202,7 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
                     disk_sent_bytes: figures.disk_sent_bytes,
                     rounds: figures.rounds,
                 }),
+                layout: None,
             };
             Ok((arrived, guest.is_stuck))
         })
@@ -199,6 +219,7 @@ pub(crate) async fn arrived(app: &App, vm: String) -> Result<Arrived, ErrorBody>
             keep(app, record).await?;
         }
         step("arrival-seen").await;
+        arrived.layout = layout::landed(app, &reference).await.unwrap_or_default();
         if let Some(record) = &record {
             app.journal.forget(record);
         }

@@ -86,6 +86,7 @@ mod tests {
             policy: None,
             copies: None,
             chunk_bytes: None,
+            layout: None,
         };
         check(&plain).unwrap();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };

@@ -207,6 +207,7 @@ impl Places {
                 policy: None,
                 copies: None,
                 chunk_bytes: None,
+                layout: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

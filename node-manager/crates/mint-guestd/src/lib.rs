@@ -27,6 +27,7 @@ mod hypervisor;
 mod image;
 mod import;
 mod journal;
+mod layout;
 mod leases;
 mod libvirt;
 mod memory;

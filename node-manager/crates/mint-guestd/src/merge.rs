@@ -147,6 +147,7 @@ impl Merge {
             changes: Vec::new(),
             took: None,
             merged: split.is_none(),
+            layout: None,
         };
         let took = |began: Instant| {
             let total_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -13,12 +13,12 @@ use mint_api::{
     DiskCopyView, ErrorBody, ErrorCode, Line, MigrateFigures, MigrateRequest, MigrateResult,
     NodeDetail, NodeView, node_path,
 };
-use mint_guests::arrival::{Departure, DiskCopy, Plan};
+use mint_guests::arrival::{Departure, DiskCopy, LayoutWish, Plan};
 use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::SplitGuest;
-use mint_types::{MachineId, Refusal, RefusalCode, format_bytes};
+use mint_types::{LayoutPolicy, LayoutWhen, MachineId, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -32,6 +32,7 @@ use crate::copies::drop_copies;
 use crate::hosts;
 use crate::hypervisor::{Leaving, Move, Progress};
 use crate::journal::{Record, Side};
+use crate::layout;
 use crate::merge;
 use crate::moves;
 use crate::progress::words;
@@ -65,6 +66,8 @@ pub(crate) struct Way {
     is_split: bool,
     /// It is split anew before that.
     split: Option<Split>,
+    /// It has a place there before it comes.
+    layout: Option<LayoutWish>,
     /// No other operation moves the guest as long as this is here.
     _moving: Moving,
 }
@@ -109,7 +112,14 @@ pub(crate) async fn prepare(
         }
         None => None,
     };
+    if request.layout == Some(LayoutWhen::Before) {
+        let name = Domain::parse(&departure.xml).map(|domain| domain.name).unwrap_or_default();
+        departure.layout = Some(layout::wish(app, &uuid, &name, LayoutPolicy::Simple).await?);
+    }
     let plan = plan(app, &departure, &to).await?;
+    if departure.layout.is_some() && plan.layout.is_none() {
+        return Err(placeless(&to));
+    }
     let is_split = departure.spread.is_some();
     if is_split {
         check_split(&plan.name, &request)?;
@@ -126,6 +136,7 @@ pub(crate) async fn prepare(
         from_machine,
         is_split,
         split,
+        layout: departure.layout,
         _moving: moving,
     })
 }
@@ -156,6 +167,13 @@ fn silent(node: &NodeView, error: &ErrorBody) -> Refusal {
     let text = format!("{} does not say whether it can have guests: {error}", node.name);
     Refusal::new(RefusalCode::PeerUnreachable, format_args!("node {}", node.name), text)
         .hint("choose another node, or see to its mint-guestd and libvirt first")
+}
+
+fn placeless(node: &NodeView) -> ErrorBody {
+    let text = format!("{} gives guests no place before they come", node.name);
+    let refusal = Refusal::new(RefusalCode::VmTied, format_args!("node {}", node.name), text)
+        .hint("its mint-guestd is older: move the guest without a layout, --layout none");
+    ErrorBody::refused(vec![refusal])
 }
 
 fn busy(name: &str) -> ErrorBody {
@@ -241,6 +259,7 @@ pub(crate) async fn depart(
         files,
         on_machine_ethernet,
         spread,
+        layout: None,
     })
 }
 
@@ -269,6 +288,7 @@ impl Way {
             changes: self.plan.changes.clone(),
             took: None,
             merged: self.request.merge,
+            layout: self.plan.layout.as_ref().map(layout::view),
         }
     }
 
@@ -427,7 +447,9 @@ impl Way {
         };
         step("move-memory").await;
         let (from, machine, attempt) = (self.from.id, self.from_machine, Some(self.attempt));
-        let expected = Expected { from, machine, attempt, disks, memory };
+        let (wish, placement) = (self.layout.clone(), self.plan.layout.as_ref());
+        let pins = placement.map(|placement| placement.pins.clone()).unwrap_or_default();
+        let expected = Expected { from, machine, attempt, disks, memory, layout: wish, pins };
         let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
         told.map(drop).map_err(client_error)
     }
@@ -487,7 +509,11 @@ impl Way {
         let mut figures = seen.figures.unwrap_or(counted);
         // libvirt forgets them where it was asked while it ended the copies
         figures.disk_sent_bytes = figures.disk_sent_bytes.max(disk_sent_bytes);
-        Ok(MigrateResult { took: Some(figures), ..self.result() })
+        let mut result = MigrateResult { took: Some(figures), ..self.result() };
+        if let Some(view) = &mut result.layout {
+            view.took = seen.layout;
+        }
+        Ok(result)
     }
 
     /// The guest, as its new node has it once it runs.

@@ -24,8 +24,8 @@ use tracing::debug;
 use crate::app::{App, client_error, path_of};
 use crate::wire::{Arrived, Told, Undo, Undone};
 use crate::{
-    arrivals, console, evacuate, hosts, import, leases, memory, merge, migrate, moves, own, pins,
-    shows, vacate, wide,
+    arrivals, console, evacuate, hosts, import, layout, leases, memory, merge, migrate, moves, own,
+    pins, shows, vacate, wide,
 };
 
 /// A guest's XML, twice, is the largest that is sent.
@@ -57,6 +57,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/memory/begin", post(begin_memory))
         .route("/v1/local/memory/expected", post(expected_memory))
         .route("/v1/local/memory/end", post(end_memory))
+        .route("/v1/local/layout/started", post(layout_started))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
         .route("/v1/local/arrivals/{vm}/expect", post(expect))
@@ -275,6 +276,13 @@ async fn begin_memory(State(app): Shared, body: String) -> Result<Json<Value>, F
 async fn expected_memory(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
     let Told { xml } = parse(&body)?;
     moves::check_expected(&app, &xml)?;
+    Ok(Json(json!({})))
+}
+
+/// The same.
+async fn layout_started(State(app): Shared, body: String) -> Result<Json<Value>, Failure> {
+    let Told { xml } = parse(&body)?;
+    layout::started(&app, &xml).await?;
     Ok(Json(json!({})))
 }
 

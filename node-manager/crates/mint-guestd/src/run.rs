@@ -15,6 +15,8 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::held::Held;
 use crate::journal::Journal;
+use crate::layout;
+use crate::layout::known::Layouts;
 use crate::libvirt::Libvirt;
 use crate::{given_up, hosts, import, leases, memory, moves, routes, settle, tend};
 
@@ -71,6 +73,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         moving: Mutex::default(),
         ending: Held::default(),
         gate: Arc::default(),
+        layouts: Layouts::default(),
     };
     runtime.block_on(async {
         let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
@@ -85,6 +88,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         tokio::spawn(given_up::watch(app.clone()));
         tokio::spawn(hosts::watch(app.clone()));
         tokio::spawn(tend::watch(app.clone()));
+        tokio::spawn(layout::watch(app.clone()));
         tokio::spawn(settle::watch(app));
         info!(socket = %options.socket.display(), "mint-guestd {}", env!("CARGO_PKG_VERSION"));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {

@@ -7,6 +7,8 @@ mod console;
 mod evacuate;
 mod given_up;
 mod import;
+pub(crate) mod layout;
+mod layout_places;
 mod lent;
 mod linked;
 mod memory;
@@ -34,6 +36,7 @@ use crate::app::App;
 use crate::facts::HostFiles;
 use crate::fake::Fake;
 use crate::journal::{Journal, Record, Side};
+use crate::layout::known::Layouts;
 use crate::{routes, settle};
 
 const XML: &str = "<domain type='kvm'><name>NAME</name><uuid>uuid-NAME</uuid>\
@@ -49,6 +52,8 @@ struct Machine {
     folder: tempfile::TempDir,
     fakes: [Arc<Fake>; 2],
     apps: Vec<Arc<App>>,
+    /// Where the pages of their guests are.
+    tables: Vec<Arc<layout::Table>>,
 }
 
 pub(crate) fn view(id: u32, here: u32) -> NodeView {
@@ -152,7 +157,7 @@ impl Machine {
     fn start(is_linked: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fakes = [Arc::<Fake>::default(), Arc::default()];
-        let mut apps = Vec::new();
+        let (mut apps, mut tables) = (Vec::new(), Vec::<Arc<layout::Table>>::new());
         for (fake, id) in fakes.iter().zip([1, 2]) {
             let root = folder.path().join(format!("root{id}"));
             for (path, text) in [
@@ -168,6 +173,7 @@ impl Machine {
             let mintd_of = Mintd { here: id, folder: folder.path().to_owned(), is_linked };
             let router = mintd_of.router();
             tokio::spawn(serve(listener, router));
+            tables.push(Arc::default());
             let app = App {
                 hypervisor: fake.clone(),
                 mintd: Client::unix(mintd),
@@ -177,13 +183,14 @@ impl Machine {
                 moving: Mutex::default(),
                 ending: Default::default(),
                 gate: Arc::default(),
+                layouts: Layouts::with(tables.last().unwrap().clone()),
             };
             let socket = folder.path().join(format!("guestd{id}.sock"));
             apps.push(Arc::new(app));
             let served = routes::router(apps.last().unwrap().clone());
             tokio::spawn(serve(UnixListener::bind(socket).unwrap(), served));
         }
-        Self { folder, fakes, apps }
+        Self { folder, fakes, apps, tables }
     }
 
     /// Of node 1.

@@ -2,8 +2,9 @@
 //! What daemons of guests say to each other, beside the departure and the plan of
 //! `mint_guests::arrival`. It grows by fields that may be left out.
 
-use mint_api::MigrateFigures;
-use mint_types::{MachineId, NodeId};
+use mint_api::{LayoutFigures, MigrateFigures};
+use mint_guests::arrival::LayoutWish;
+use mint_types::{CpuSet, MachineId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A guest that came, as its new node has it.
@@ -22,10 +23,13 @@ pub(crate) struct Arrived {
     /// What its way took; none if it did not come by one.
     #[serde(default)]
     pub figures: Option<MigrateFigures>,
+    /// Of a guest that was given a place: what came of it.
+    #[serde(default)]
+    pub layout: Option<LayoutFigures>,
 }
 
 /// A guest that is about to come, and where its disks' copies will be.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Expected {
     /// Node that it comes from.
     pub from: NodeId,
@@ -40,6 +44,12 @@ pub(crate) struct Expected {
     /// Of a guest whose memory is split.
     #[serde(default)]
     pub memory: Option<mint_split::Arrival>,
+    /// Of a guest that is to have a place before it comes.
+    #[serde(default)]
+    pub layout: Option<LayoutWish>,
+    /// With that: CPUs of each of its vCPUs, as its XML has them.
+    #[serde(default)]
+    pub pins: Vec<CpuSet>,
 }
 
 /// A guest that is about to come is not to.

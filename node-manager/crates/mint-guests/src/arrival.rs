@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use mint_types::{MachineId, NodeId, Refusal, RefusalCode, format_bytes};
+use mint_layout::{Bind, Profile, Relocation};
+use mint_types::{CpuSet, LayoutPolicy, MachineId, NodeId, Refusal, RefusalCode, format_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Card, Disk, Domain, DomainError};
@@ -14,10 +15,10 @@ use crate::landing::{HostCpus, land};
 use crate::xml::POOL;
 
 /// What QEMU needs beside its guest's memory: its own, page tables, the migration's buffers.
-pub(crate) const OVERHEAD_BYTES: u64 = 64 << 20;
+pub const OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// A guest that is to leave its host, as that host tells it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Departure {
     /// Node that it is on.
     pub from: NodeId,
@@ -49,6 +50,33 @@ pub struct Departure {
     /// from hosts that such guests do not leave.
     #[serde(default)]
     pub spread: Option<Spread>,
+    /// Of a guest that is to have a place on its next host's NUMA nodes before it comes.
+    #[serde(default)]
+    pub layout: Option<LayoutWish>,
+}
+
+/// A guest is to have a place on its next host's NUMA nodes before it comes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LayoutWish {
+    /// Who finds it.
+    pub policy: LayoutPolicy,
+    /// What the guest is like.
+    pub profile: Profile,
+}
+
+/// A guest's place on its next host's NUMA nodes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    /// Who found it.
+    pub policy: LayoutPolicy,
+    /// CPUs of each of its vCPUs.
+    pub pins: Vec<CpuSet>,
+    /// NUMA nodes of its memory.
+    pub binds: Vec<Bind>,
+    /// Memory of other guests that goes first.
+    pub evictions: Vec<Relocation>,
+    /// How much less the work of all guests there is to cost than without that.
+    pub gain: f64,
 }
 
 /// A guest whose memory is split, and can go to another main host.
@@ -151,7 +179,7 @@ pub struct DiskCopy {
 }
 
 /// How a guest comes to another host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The guest's name.
     pub name: String,
@@ -171,6 +199,9 @@ pub struct Plan {
     /// Memory that guests may have there, this one included.
     #[serde(default)]
     pub free_memory_bytes: u64,
+    /// Its place on the NUMA nodes there, if it was to have one; none from hosts that give none.
+    #[serde(default)]
+    pub layout: Option<Placement>,
 }
 
 impl Plan {
@@ -217,6 +248,7 @@ pub fn plan(departure: &Departure, ground: &Ground) -> Result<Plan, ArrivalError
         persistent_xml: persistent.map(|landing| landing.xml),
         changes: running.changes,
         free_memory_bytes: ground.free_memory_bytes,
+        layout: None,
         name: domain.name,
     })
 }

@@ -20,6 +20,8 @@ const XML_BYTES_MAX: u64 = 1 << 20;
 /// For a guest's pages to be able to go and come, and for most of them to come: mint-guestd answers
 /// as soon as that does not get on.
 const ARMED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// For NUMA nodes of its memory to be named: libvirt, and who starts a guest, waits for that.
+const PLACED_WITHIN: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,6 +59,10 @@ fn answer(call: Call, xml: &str) -> Result<(), String> {
         let xml = there.map_err(|error| error.to_string())?.unwrap_or_default();
         return std::io::stdout().write_all(xml.as_bytes()).map_err(|error| error.to_string());
     }
+    if call == Call::Started {
+        // before what comes of its memory can be there; one without a place is let pass
+        place(xml);
+    }
     match call {
         _ if !is_split => Ok(()),
         Call::Started => tell("/v1/local/memory/begin", xml),
@@ -64,16 +70,27 @@ fn answer(call: Call, xml: &str) -> Result<(), String> {
     }
 }
 
+/// A guest can run where it comes to by itself.
+fn place(xml: &str) {
+    if let Err(error) = tell_within("/v1/local/layout/started", xml, PLACED_WITHIN) {
+        eprintln!("mint-libvirt-hook: its memory gets no place: {error}");
+    }
+}
+
 /// Tells mint-guestd of a guest.
 fn tell(path: &str, xml: &str) -> Result<(), String> {
+    tell_within(path, xml, ARMED_WITHIN)
+}
+
+fn tell_within(path: &str, xml: &str, time: Duration) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let client = Client::unix(GUESTD_SOCKET_PATH);
         let body = json!({ "xml": xml });
-        match tokio::time::timeout(ARMED_WITHIN, client.post::<Value>(path, &body)).await {
+        match tokio::time::timeout(time, client.post::<Value>(path, &body)).await {
             Ok(done) => done.map(drop).map_err(|error| chain(&error)),
-            Err(_) => Err(format!("mint-guestd did not answer in {} s", ARMED_WITHIN.as_secs())),
+            Err(_) => Err(format!("mint-guestd did not answer in {} s", time.as_secs())),
         }
     })
 }

@@ -28,6 +28,7 @@ fn departure() -> Departure {
         host_cpu_xml: None,
         files: BTreeMap::from([(DISK.into(), own_file(40 << 20))]),
         spread: None,
+        layout: None,
     }
 }
 

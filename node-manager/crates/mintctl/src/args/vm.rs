@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use mint_types::{PagingPolicy, parse_bytes};
+use mint_types::{LayoutWhen, PagingPolicy, parse_bytes};
 
 /// `vm …`. A guest is looked for on all nodes.
 #[derive(Subcommand, Debug)]
@@ -77,6 +77,12 @@ pub enum VmCommand {
         /// What other nodes keep of its memory stays there, and there is some
         #[arg(long, conflicts_with = "split")]
         main_only: bool,
+        /// When it gets its place on the NUMA nodes of its new node: before it comes, or never [default: none]
+        ///
+        /// Before: the new node finds CPUs and NUMA nodes for it by what it was measured to do, makes room there, and
+        /// keeps its vCPUs and its memory to them.
+        #[arg(long, value_name = "before|none")]
+        layout: Option<LayoutWhen>,
     },
     /// Bring all memory of a running guest that is split over several nodes to one
     ///

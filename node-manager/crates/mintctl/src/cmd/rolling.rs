@@ -100,6 +100,7 @@ impl Evacuated {
             policy: None,
             copies: None,
             chunk_bytes: None,
+            layout: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

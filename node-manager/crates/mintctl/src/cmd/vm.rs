@@ -17,7 +17,7 @@ use super::{vm_map, vm_memory};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::print_json;
-use mint_types::PagingPolicy;
+use mint_types::{LayoutWhen, PagingPolicy};
 
 /// A guest whose console has ended is looked for on other nodes for so long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(10);
@@ -43,8 +43,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Destroy(vm) => act(context, &vm, VmVerb::Destroy).await,
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
-        VmCommand::Migrate { args, split, policy, copies, chunk, main_only } => {
-            let anew = Anew { split, policy, copies, chunk_bytes: chunk, main_only };
+        VmCommand::Migrate { args, split, policy, copies, chunk, main_only, layout } => {
+            let anew = Anew { split, policy, copies, chunk_bytes: chunk, main_only, layout };
             migrate(context, args, false, anew).await
         }
         VmCommand::Merge(args) => migrate(context, args, true, Anew::default()).await,
@@ -131,7 +131,7 @@ async fn elsewhere(context: &Context, before: &VmView) -> Option<VmView> {
     }
 }
 
-/// How memory is split anew, or not.
+/// How memory is split anew, or not, and when it gets its place.
 #[derive(Default)]
 struct Anew {
     split: Option<String>,
@@ -139,6 +139,7 @@ struct Anew {
     copies: Option<u32>,
     chunk_bytes: Option<u64>,
     main_only: bool,
+    layout: Option<LayoutWhen>,
 }
 
 async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) -> Outcome {
@@ -157,6 +158,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) 
         policy: anew.policy,
         copies: anew.copies,
         chunk_bytes: anew.chunk_bytes,
+        layout: anew.layout,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;

@@ -106,13 +106,22 @@ pub fn words(result: &MigrateResult) -> Vec<String> {
         still_ms => format!(", {still_ms} ms of them it stood still"),
     };
     let all = if result.merged { ", all of its memory" } else { "" };
-    vec![format!("vm {name} is on node {to}{all}: {} ms in all{still}", took.total_ms)]
+    let mut lines =
+        vec![format!("vm {name} is on node {to}{all}: {} ms in all{still}", took.total_ms)];
+    if let Some(layout) = result.layout.and_then(|layout| layout.took) {
+        lines.push(format!(
+            "{} of its memory are on the NUMA nodes that they were to be on, {} elsewhere",
+            format_bytes(layout.placed_bytes),
+            format_bytes(layout.elsewhere_bytes)
+        ));
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
-    use mint_api::{DiskCopyView, MigrateFigures};
-    use mint_types::NodeId;
+    use mint_api::{DiskCopyView, LayoutFigures, LayoutView, MigrateFigures};
+    use mint_types::{LayoutPolicy, NodeId};
 
     use super::*;
 
@@ -131,6 +140,7 @@ mod tests {
             changes: vec!["vCPU 0: CPU 2 -> CPU 0".into()],
             took: None,
             merged: false,
+            layout: None,
         };
         assert_eq!(
             words(&plan),
@@ -145,6 +155,18 @@ mod tests {
         assert_eq!(
             words(&done),
             ["vm web is on node 2: 900 ms in all, 40 ms of them it stood still"]
+        );
+        let figures = LayoutFigures { placed_bytes: 96 << 20, ..LayoutFigures::default() };
+        let layout = LayoutView {
+            policy: LayoutPolicy::Simple,
+            expected_gain: 0.2,
+            to_evict_bytes: 0,
+            took: Some(figures),
+        };
+        let placed = MigrateResult { layout: Some(layout), ..done.clone() };
+        assert_eq!(
+            words(&placed)[1],
+            "96M of its memory are on the NUMA nodes that they were to be on, 0 elsewhere"
         );
         let merged = MigrateResult { merged: true, ..done };
         assert!(words(&merged)[0].starts_with("vm web is on node 2, all of its memory: 900 ms"));

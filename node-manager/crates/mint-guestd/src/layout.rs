@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where guests' vCPUs and memory are on this node's NUMA nodes, and where a guest that comes will be before it
+//! comes (L; `mint_layout`). This node's daemon measures its own guests, finds places, and makes room for who comes here;
+//! it asks nobody else.
+//!
+//! A guest that is given a place has one as long as the record of its arrival is there
+//! ([`crate::journal`]): when that is gone and the guest has not come, what others lost for it goes back.
+
+mod bring;
+mod host;
+pub(crate) mod known;
+mod memory;
+mod place;
+mod places;
+mod samples;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use crate::app::App;
+use crate::journal::Side;
+
+pub(crate) use bring::{landed, make_room, started, view};
+pub(crate) use host::wish;
+#[cfg(test)]
+pub(crate) use memory::Memory;
+pub(crate) use place::place;
+
+/// Between samples of what vCPUs do.
+const EACH: Duration = Duration::from_secs(1);
+
+/// Measures this node's guests, and looks after places of guests that do not come, for ever.
+pub(crate) async fn watch(app: Arc<App>) {
+    loop {
+        let began = Instant::now();
+        let now = app.clone();
+        let looked = app.call(move |_| {
+            now.layouts.samples.take(&now.host.path("/"));
+            Ok(())
+        });
+        if let Err(error) = looked.await {
+            warn!(%error, "guests are not measured");
+        }
+        tidy(&app).await;
+        sleep(EACH.saturating_sub(began.elapsed())).await;
+    }
+}
+
+/// Forgets places of guests that are expected no more; what others lost for one that did not come goes back.
+pub(crate) async fn tidy(app: &Arc<App>) {
+    let expected = |uuid: &str, attempt| app.journal.of(Side::Arrival, uuid, attempt).is_some();
+    for place in app.layouts.places.forget(expected) {
+        bring::give_back(app, place).await;
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A guest's place is made ready for it, and it is brought there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mint_api::{ErrorBody, ErrorCode, LayoutFigures};
+use mint_guests::arrival::{LayoutWish, Placement};
+use mint_guests::domain::Domain;
+use mint_guests::residents::Resident;
+use mint_guests::running::running;
+use mint_guests::vcpus::{RamMapping, ram};
+use mint_layout::{Bind, NumaId, Relocation};
+use mint_types::CpuSet;
+use tracing::{info, warn};
+
+use super::host::{Host, resident};
+use super::memory::Memory;
+use super::place::find;
+use super::places::{Evicted, Place};
+use crate::app::App;
+use crate::memory::qemu_of;
+
+/// A guest waits so long at most for its place to be ready; what is not is relocated later, or not at all.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+const PAGE: u64 = 4096;
+const STEP: usize = 4096;
+/// Pages that go at once.
+const BATCH: usize = 512;
+
+/// Makes room for a guest whose arrival is written down; it has its place from now on. What it was promised may be
+/// others' by now: then it gets the next best.
+///
+/// # Errors
+/// When there is none any more.
+pub(crate) async fn make_room(
+    app: &Arc<App>,
+    uuid: &str,
+    attempt: Option<u64>,
+    wish: LayoutWish,
+    pins: Vec<CpuSet>,
+) -> Result<(), ErrorBody> {
+    wish.profile.check().map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
+    let samples = wish.profile.vcpus.clone();
+    let found = find(app, wish, pins).await?;
+    let (host, landing) =
+        found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let place = Place {
+        uuid: uuid.to_owned(),
+        attempt,
+        guest: landing.guest,
+        binds: landing.binds,
+        samples,
+        evicted: Vec::new(),
+        has_come: false,
+    };
+    if let Some(before) = app.layouts.places.put(place) {
+        give_back(app, before).await;
+    }
+    let (asked, own) = (app.clone(), uuid.to_owned());
+    app.call(move |_| {
+        evict(&asked, &host, &landing.evictions, &own, attempt);
+        Ok(())
+    })
+    .await
+}
+
+fn evict(app: &App, host: &Host, evictions: &[Relocation], uuid: &str, attempt: Option<u64>) {
+    let (residents, end) = (host.by_uuid(), Instant::now() + READY_WITHIN);
+    for one in evictions {
+        let Some(resident) = residents.get(one.guest.0.as_str()) else { continue };
+        let Some(address) = address(resident, one.offset) else { continue };
+        let (qemu, from) = (resident.running.qemu, one.from);
+        // before it goes: nobody forgets it if this daemon is ended by a signal, but for its own death
+        let evicted = Evicted { qemu, address, bytes: one.bytes, from };
+        app.layouts.places.change(uuid, attempt, |place| place.evicted.push(evicted));
+        let went = relocate(&*app.layouts.memory, qemu, (address, one.bytes), one.to, end);
+        info!(guest = %one.guest, to = %one.to, bytes = one.bytes, went, "makes room");
+        if Instant::now() >= end {
+            warn!(uuid, "its place is not ready in time");
+            return;
+        }
+    }
+}
+
+fn address(resident: &Resident, offset: u64) -> Option<u64> {
+    let ram = resident.ram.as_ref()?;
+    Some(ram.address + offset.checked_sub(ram.offset)?)
+}
+
+/// Gives the bytes that are there then.
+fn relocate(
+    memory: &dyn Memory,
+    process: u32,
+    (start, bytes): (u64, u64),
+    to: NumaId,
+    end: Instant,
+) -> u64 {
+    let mut went = 0;
+    let mut at = start;
+    while at < start + bytes && Instant::now() < end {
+        let pages = (at..start + bytes).step_by(STEP).take(BATCH);
+        let addresses: Vec<u64> = pages.collect();
+        match memory.relocate(process, &addresses, to) {
+            Ok(there) => {
+                went += PAGE * there.iter().filter(|numa| **numa == Some(to)).count() as u64;
+            }
+            Err(error) => {
+                info!(process, %error, "its memory stays where it is");
+                return went;
+            }
+        }
+        at += PAGE * addresses.len() as u64;
+    }
+    went
+}
+
+/// What others have lost for a guest that does not come goes back.
+pub(super) async fn give_back(app: &Arc<App>, place: Place) {
+    app.layouts.samples.forget(&place.uuid);
+    let asked = app.clone();
+    let done = app.call(move |_| {
+        let end = Instant::now() + READY_WITHIN;
+        for Evicted { qemu, address, bytes, from } in place.evicted {
+            let went = relocate(&*asked.layouts.memory, qemu, (address, bytes), from, end);
+            info!(uuid = place.uuid, qemu, to = %from, went, "goes back: the guest does not come");
+        }
+        Ok(())
+    });
+    if let Err(error) = done.await {
+        warn!(%error, "memory that made room does not go back");
+    }
+}
+
+/// The QEMU of a guest is there, and libvirt waits for its hook: from now on what comes of its memory comes to its place.
+/// One without a place, and memory that is no file, are let pass: that is relocated once it has come.
+///
+/// # Errors
+/// When its XML cannot be read.
+pub(crate) async fn started(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> {
+    let domain =
+        Domain::parse(xml).map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
+    let Some(uuid) = domain.uuid else { return Ok(()) };
+    let Some(place) = app.layouts.places.get(&uuid) else { return Ok(()) };
+    let qemu = qemu_of(app, &domain.name)?;
+    let asked = app.clone();
+    app.call(move |_| {
+        let Some(ram) = ram(&asked.host.path("/"), qemu).filter(|ram| ram.is_file) else {
+            return Ok(());
+        };
+        let file = asked.host.path(&ram.path(qemu));
+        for bind in within(&place.binds, &ram) {
+            if let Err(error) = prefer(&*asked.layouts.memory, &file, &bind) {
+                warn!(uuid, %error, "its memory comes to where it comes");
+                return Ok(());
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn prefer(memory: &dyn Memory, file: &Path, bind: &Bind) -> std::io::Result<()> {
+    memory.prefer(file, bind.offset, bind.bytes, bind.numa)
+}
+
+/// What a guest has of the ranges that it was said to have.
+fn within(binds: &[Bind], ram: &RamMapping) -> Vec<Bind> {
+    let cut = |bind: &Bind| {
+        let start = bind.offset.max(ram.offset);
+        let end = (bind.offset + bind.bytes).min(ram.offset + ram.bytes);
+        (start < end).then_some(Bind { offset: start, bytes: end - start, numa: bind.numa })
+    };
+    binds.iter().filter_map(cut).collect()
+}
+
+/// A guest that has a place has come: what is not where it is to be goes there. None of one without a place. Asked
+/// again it looks again.
+///
+/// # Errors
+/// When it has ended.
+pub(crate) async fn landed(app: &Arc<App>, uuid: &str) -> Result<Option<LayoutFigures>, ErrorBody> {
+    let Some(place) = app.layouts.places.get(uuid) else { return Ok(None) };
+    let asked = app.clone();
+    let figures = app.call(move |_| {
+        let all = running(&asked.host.path("/"));
+        let Some(running) = all.into_iter().find(|one| one.uuid == place.uuid) else {
+            return Ok(None);
+        };
+        asked.layouts.samples.adopt(&place.uuid, &place.samples);
+        asked.layouts.places.change(&place.uuid, place.attempt, |place| place.has_come = true);
+        let resident = resident(&asked, running);
+        let Some(ram) = resident.ram else { return Ok(None) };
+        let memory = &*asked.layouts.memory;
+        let mut figures = LayoutFigures::default();
+        for bind in within(&place.binds, &ram) {
+            let address = ram.address + (bind.offset - ram.offset);
+            if let Err(error) = sweep(memory, resident.running.qemu, (address, bind), &mut figures)
+            {
+                warn!(uuid = place.uuid, %error, "where its memory is cannot be told");
+                return Ok(None);
+            }
+        }
+        let evicted = place.evicted.iter().map(|one| one.bytes).sum();
+        Ok(Some(LayoutFigures { evicted_bytes: evicted, ..figures }))
+    });
+    figures.await
+}
+
+fn sweep(
+    memory: &dyn Memory,
+    process: u32,
+    (address, bind): (u64, Bind),
+    figures: &mut LayoutFigures,
+) -> std::io::Result<()> {
+    let pages: Vec<u64> = (address..address + bind.bytes).step_by(STEP).collect();
+    for addresses in pages.chunks(BATCH) {
+        let there = memory.numas(process, addresses)?;
+        let wrong: Vec<u64> = addresses
+            .iter()
+            .zip(&there)
+            .filter(|(_, numa)| numa.is_some_and(|numa| numa != bind.numa))
+            .map(|(address, _)| *address)
+            .collect();
+        let all = there.iter().filter(|numa| numa.is_some()).count();
+        let mut right = all - wrong.len();
+        if !wrong.is_empty() {
+            let now = memory.relocate(process, &wrong, bind.numa)?;
+            let went = now.iter().filter(|numa| **numa == Some(bind.numa)).count();
+            figures.relocated_bytes += PAGE * went as u64;
+            right += went;
+        }
+        figures.placed_bytes += PAGE * right as u64;
+        figures.elsewhere_bytes += PAGE * (all - right) as u64;
+    }
+    Ok(())
+}
+
+/// What a plan says of a place, and what came of it.
+pub(crate) fn view(placement: &Placement) -> mint_api::LayoutView {
+    let evicted = placement.evictions.iter().map(|one| one.bytes).sum();
+    mint_api::LayoutView {
+        policy: placement.policy,
+        expected_gain: placement.gain,
+        to_evict_bytes: evicted,
+        took: None,
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! This node and its guests, as a layout policy sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mint_api::{ErrorBody, ErrorCode};
+use mint_guests::arrival::LayoutWish;
+use mint_guests::numa;
+use mint_guests::residents::{Piece, Resident, bytes_there};
+use mint_guests::running::running;
+use mint_guests::vcpus::{ram, threads};
+use mint_layout::{Snapshot, Topology};
+use mint_types::{LayoutPolicy, Refusal, RefusalCode};
+
+use crate::app::App;
+
+/// What was read at a moment.
+pub(super) struct Host {
+    pub topology: Topology,
+    pub residents: Vec<(Resident, Vec<Piece>)>,
+}
+
+impl Host {
+    /// Looks at all of it. Blocks.
+    ///
+    /// # Errors
+    /// When the kernel's files do not make sense together.
+    pub fn look(app: &App) -> Result<Self, ErrorBody> {
+        let root = app.host.path("/");
+        let mut residents = Vec::new();
+        for running in running(&root) {
+            let resident = resident(app, running);
+            // one that ends meanwhile has none
+            let pieces = resident.pieces(&*app.layouts.memory).unwrap_or_default();
+            residents.push((resident, pieces));
+        }
+        let there = bytes_there(residents.iter().flat_map(|(_, pieces)| pieces));
+        let topology = numa::topology(&numa::read(&root), &there).map_err(|error| {
+            ErrorBody::from_error(ErrorCode::Failed, &error)
+                .hint("the files are /sys/devices/system/node/node*")
+        })?;
+        Ok(Self { topology, residents })
+    }
+
+    /// The guests that run.
+    pub fn snapshot(&self) -> Snapshot {
+        let guest =
+            |(resident, pieces): &(Resident, Vec<Piece>)| resident.guest(&self.topology, pieces);
+        Snapshot { guests: self.residents.iter().map(guest).collect() }
+    }
+
+    /// The guests, by their UUIDs.
+    pub fn by_uuid(&self) -> BTreeMap<&str, &Resident> {
+        let each = self.residents.iter().map(|(resident, _)| resident);
+        each.map(|resident| (resident.running.uuid.as_str(), resident)).collect()
+    }
+}
+
+pub(super) fn resident(app: &App, running: mint_guests::running::Running) -> Resident {
+    let root = app.host.path("/");
+    let threads = threads(&root, running.qemu);
+    let samples = app.layouts.samples.of(&running.uuid, &threads);
+    Resident { ram: ram(&root, running.qemu), threads, samples, running }
+}
+
+/// What the next host of a guest of this node is told, for it to have a place there before it comes (L, 4.2).
+///
+/// # Errors
+/// When it does not run, or its memory cannot be given a place by parts.
+pub(crate) async fn wish(
+    app: &Arc<App>,
+    uuid: &str,
+    name: &str,
+    policy: LayoutPolicy,
+) -> Result<LayoutWish, ErrorBody> {
+    let (asked, own) = (app.clone(), uuid.to_owned());
+    let found = app.call(move |_| {
+        let running = running(&asked.host.path("/")).into_iter().find(|one| one.uuid == own);
+        Ok(running.map(|running| {
+            let resident = resident(&asked, running);
+            let pieces = resident.pieces(&*asked.layouts.memory).unwrap_or_default();
+            (resident.running.is_fixed, resident.profile(&pieces))
+        }))
+    });
+    let tied = |text: String| {
+        let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
+            .hint("move it without a layout: --layout none");
+        ErrorBody::refused(vec![refusal])
+    };
+    match found.await? {
+        None => Err(tied(format!("vm {name} does not run here, as libvirt's records say"))),
+        Some((true, _)) => Err(tied(format!(
+            "vm {name} has a device of its host, locked memory or huge pages: it gets no place by parts"
+        ))),
+        Some((false, profile)) => Ok(LayoutWish { policy, profile }),
+    }
+}

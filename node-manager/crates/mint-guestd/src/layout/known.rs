@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this daemon knows of layouts from one request to the next.
+
+use std::sync::Arc;
+
+use super::memory::{Kernel, Memory};
+use super::places::Places;
+use super::samples::Samples;
+
+/// What this node knows of its guests' layout.
+pub(crate) struct Layouts {
+    pub(super) samples: Samples,
+    pub(super) places: Places,
+    pub(super) memory: Arc<dyn Memory>,
+}
+
+impl Default for Layouts {
+    fn default() -> Self {
+        Self::with(Arc::new(Kernel))
+    }
+}
+
+impl Layouts {
+    /// Whose pages somebody else sees to.
+    pub fn with(memory: Arc<dyn Memory>) -> Self {
+        Self { samples: Samples::default(), places: Places::default(), memory }
+    }
+
+    /// Guests were looked at then.
+    #[cfg(test)]
+    pub fn measure(&self, root: &std::path::Path, at: std::time::Instant) {
+        self.samples.take_at(root, at);
+    }
+}

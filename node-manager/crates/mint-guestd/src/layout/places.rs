@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Places of guests that are to come.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mint_layout::{Bind, Guest, NumaId, Ring};
+
+/// Memory of another guest that has gone for one that is to come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Evicted {
+    /// Whose it is: its QEMU.
+    pub qemu: u32,
+    /// Where that has it.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where it was.
+    pub from: NumaId,
+}
+
+/// A place.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Place {
+    /// The guest's UUID.
+    pub uuid: String,
+    /// Number of its migration.
+    pub attempt: Option<u64>,
+    /// The guest where it will be.
+    pub guest: Guest,
+    /// NUMA nodes of its memory.
+    pub binds: Vec<Bind>,
+    /// What its last host has measured.
+    pub samples: Vec<Ring>,
+    /// What others have lost for it.
+    pub evicted: Vec<Evicted>,
+    /// Whether it has come.
+    pub has_come: bool,
+}
+
+/// All of them, by UUID.
+#[derive(Default)]
+pub(super) struct Places(Mutex<BTreeMap<String, Place>>);
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A guest has a place. Gives the one that it had by a migration before.
+    pub fn put(&self, place: Place) -> Option<Place> {
+        self.lock().insert(place.uuid.clone(), place)
+    }
+
+    /// A guest's place.
+    pub fn get(&self, uuid: &str) -> Option<Place> {
+        self.lock().get(uuid).cloned()
+    }
+
+    /// Changes the place of a guest's migration, if that is still there.
+    pub fn change(&self, uuid: &str, attempt: Option<u64>, change: impl FnOnce(&mut Place)) {
+        if let Some(place) = self.lock().get_mut(uuid).filter(|place| place.attempt == attempt) {
+            change(place);
+        }
+    }
+
+    /// Guests that have a place and have not come, each where it will be.
+    pub fn guests(&self) -> Vec<Guest> {
+        let all = self.lock();
+        all.values().filter(|place| !place.has_come).map(|place| place.guest.clone()).collect()
+    }
+
+    /// Forgets places of guests that nobody expects; gives those of guests that have not come.
+    pub fn forget(&self, is_expected: impl Fn(&str, Option<u64>) -> bool) -> Vec<Place> {
+        let mut all = self.lock();
+        let gone: Vec<String> = all
+            .values()
+            .filter(|place| !is_expected(&place.uuid, place.attempt))
+            .map(|place| place.uuid.clone())
+            .collect();
+        let gone = gone.iter().filter_map(|uuid| all.remove(uuid));
+        gone.filter(|place| !place.has_come).collect()
+    }
+}

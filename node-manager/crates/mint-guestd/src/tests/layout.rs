@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host's NUMA nodes, processes and pages for tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use mint_guests::residents::Pages;
+use mint_layout::NumaId;
+
+use crate::layout::Memory;
+
+pub(crate) const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+/// Where each QEMU has its guest's RAM, and of how much.
+pub(crate) const ADDRESS: u64 = 0x7f00_0000_0000;
+pub(crate) const RAM: u64 = 16 * MIB;
+
+/// Where pages of processes are.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// By process and address.
+    pages: Mutex<BTreeMap<(u32, u64), NumaId>>,
+    /// NUMA nodes that take nothing more.
+    pub full: Mutex<BTreeSet<NumaId>>,
+    /// What is to come to which: file, offset and bytes in MiB, NUMA node.
+    pub preferred: Mutex<Vec<(PathBuf, u64, u64, u32)>>,
+}
+
+impl Table {
+    /// A process has pages in a range of MiB of its RAM.
+    pub fn put(&self, process: u32, mib: Range<u64>, numa: u32) {
+        let addresses = (ADDRESS + mib.start * MIB..ADDRESS + mib.end * MIB).step_by(4096);
+        self.pages.lock().unwrap().extend(addresses.map(|at| ((process, at), NumaId(numa))));
+    }
+
+    /// MiB of a process on each NUMA node.
+    pub fn there(&self, process: u32) -> BTreeMap<u32, u64> {
+        let mut bytes = BTreeMap::new();
+        for ((of, _), numa) in self.pages.lock().unwrap().iter() {
+            if *of == process {
+                *bytes.entry(numa.0).or_insert(0) += PAGE;
+            }
+        }
+        bytes.into_iter().map(|(numa, bytes)| (numa, bytes / MIB)).collect()
+    }
+}
+
+impl Pages for Table {
+    fn numas(&self, process: u32, addresses: &[u64]) -> io::Result<Vec<Option<NumaId>>> {
+        let pages = self.pages.lock().unwrap();
+        if !pages.keys().any(|(of, _)| *of == process) {
+            return Err(io::Error::from_raw_os_error(3));
+        }
+        Ok(addresses.iter().map(|at| pages.get(&(process, *at)).copied()).collect())
+    }
+}
+
+impl Memory for Table {
+    fn relocate(
+        &self,
+        process: u32,
+        addresses: &[u64],
+        to: NumaId,
+    ) -> io::Result<Vec<Option<NumaId>>> {
+        if !self.full.lock().unwrap().contains(&to) {
+            let mut pages = self.pages.lock().unwrap();
+            for at in addresses {
+                if let Some(numa) = pages.get_mut(&(process, *at)) {
+                    *numa = to;
+                }
+            }
+        }
+        self.numas(process, addresses)
+    }
+
+    fn prefer(&self, file: &Path, offset: u64, bytes: u64, numa: NumaId) -> io::Result<()> {
+        let told = (file.to_owned(), offset / MIB, bytes / MIB, numa.0);
+        self.preferred.lock().unwrap().push(told);
+        Ok(())
+    }
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// Two NUMA nodes of a CPU each, with so many MiB free beside what a QEMU needs.
+pub(crate) fn numa(root: &Path, free: [u64; 2]) {
+    put(root, "sys/devices/system/node/online", "0-1\n");
+    for (numa, free) in free.into_iter().enumerate() {
+        let folder = format!("sys/devices/system/node/node{numa}");
+        put(root, &format!("{folder}/cpulist"), &format!("{numa}\n"));
+        put(root, &format!("{folder}/distance"), if numa == 0 { "10 20\n" } else { "20 10\n" });
+        let text = format!("Node {numa} MemFree:  {} kB\n", (free + 64) * 1024);
+        put(root, &format!("{folder}/meminfo"), &text);
+    }
+}
+
+/// A guest's XML whose vCPU may run anywhere.
+pub(crate) fn free(name: &str) -> String {
+    format!(
+        "<domain type='kvm'><name>{name}</name><uuid>uuid-{name}</uuid>\
+         <memory unit='MiB'>16</memory><vcpu>1</vcpu></domain>"
+    )
+}
+
+/// A guest runs: its vCPU ran on that CPU last, and for so long in all.
+pub(crate) fn runs(root: &Path, name: &str, process: u32, cpu: u32, run_ms: u64) {
+    let record = format!("<domstatus state='running' pid='{process}'>{}</domstatus>", free(name));
+    put(root, &format!("run/libvirt/qemu/{name}.xml"), &record);
+    put(root, &format!("run/libvirt/qemu/{name}.pid"), &process.to_string());
+    let end = ADDRESS + RAM;
+    let maps = format!("{ADDRESS:x}-{end:x} rw-s 00000000 00:01 9 /memfd:memory-backend-memfd\n");
+    put(root, &format!("proc/{process}/maps"), &maps);
+    let task = format!("proc/{process}/task/{}", process + 1);
+    let rest: Vec<String> = (13..39).map(|at| if at == 36 { cpu } else { 0 }.to_string()).collect();
+    let stat =
+        format!("1 (CPU 0/KVM) S 1 2 3 4 5 6 7 8 9 10 {} 0 {}\n", run_ms / 10, rest.join(" "));
+    put(root, &format!("{task}/stat"), &stat);
+    put(root, &format!("{task}/comm"), "CPU 0/KVM\n");
+    put(root, &format!("{task}/status"), "Cpus_allowed_list:\t0-1\n");
+}

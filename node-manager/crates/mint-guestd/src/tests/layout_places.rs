@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A guest gets its place before it comes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mint_guests::arrival::{Departure, Plan};
+use mint_layout::NumaId;
+
+use super::layout::{free, numa, runs};
+use super::*;
+use crate::layout::tidy;
+use crate::wire::{Arrived, Expected};
+
+const WEB: u32 = 70;
+const COLD: u32 = 80;
+/// QEMU of web on node 2.
+const THERE: u32 = 90;
+
+impl Machine {
+    fn root(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("root{node}"))
+    }
+
+    fn there(&self) -> Client {
+        Client::unix(self.folder.path().join("guestd2.sock"))
+    }
+
+    /// web runs on node 1 all the time, and has 8 MiB; on node 2 cold, which is idle, has 12 MiB of the first NUMA node,
+    /// and its vCPU was on the other one. That node has 2 MiB free of the first, and 30 of the second. web's owner
+    /// keeps it to CPU 0.
+    fn pressed(&self) -> String {
+        let xml = free("web")
+            .replace("</vcpu>", "</vcpu><cputune><vcpupin vcpu='0' cpuset='0'/></cputune>");
+        self.fakes[0].define("web", true, &xml);
+        self.fakes[1].define("cold", true, &free("cold"));
+        let began = Instant::now();
+        numa(&self.root(2), [2, 30]);
+        for at_s in 0..3 {
+            runs(&self.root(1), "web", WEB, 0, at_s * 1000);
+            runs(&self.root(2), "cold", COLD, 1, 0);
+            for app in &self.apps {
+                app.layouts.measure(&app.host.path("/"), began + Duration::from_secs(at_s));
+            }
+        }
+        self.tables[0].put(WEB, 0..8, 0);
+        self.tables[1].put(COLD, 0..12, 0);
+        xml
+    }
+
+    /// What node 1 says to node 2 of web, whose memory is to be near its CPU.
+    async fn expected(&self) -> Expected {
+        let (result, _) =
+            migrate(self, json!({ "to": "node2", "dry_run": true, "layout": "before" })).await;
+        let result = result.unwrap();
+        assert!(
+            result.changes.iter().any(|line| line == "memory: 8M on numa0, 8M on numa1"),
+            "{result:?}"
+        );
+        let layout = result.layout.unwrap();
+        assert!(layout.expected_gain > 0.05 && layout.took.is_none(), "{layout:?}");
+        assert_eq!(layout.to_evict_bytes, 6 << 20);
+        let wish = crate::layout::wish(&self.apps[0], "uuid-web", "web", Default::default()).await;
+        Expected {
+            from: NodeId::new(1).unwrap(),
+            machine: None,
+            attempt: Some(1),
+            disks: Vec::new(),
+            memory: None,
+            layout: Some(wish.unwrap()),
+            pins: vec!["0".parse().unwrap()],
+        }
+    }
+
+    async fn expect(&self, expected: &Expected) -> Result<(), ErrorBody> {
+        let path = "/v1/local/arrivals/uuid-web/expect";
+        self.there().post::<Value>(path, expected).await.map(drop).map_err(body)
+    }
+
+    fn cold(&self) -> BTreeMap<u32, u64> {
+        self.tables[1].there(COLD)
+    }
+}
+
+#[test]
+fn room_is_made_memory_comes_there_and_what_did_not_is_relocated() {
+    test(async |machine| {
+        let xml = machine.pressed();
+        let expected = machine.expected().await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]), "only planned");
+        machine.expect(&expected).await.unwrap();
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]));
+        // its QEMU is there, and libvirt asks its hook
+        runs(&machine.root(2), "web", THERE, 0, 0);
+        let told = json!({ "xml": xml });
+        machine.there().post::<Value>("/v1/local/layout/started", &told).await.unwrap();
+        let file =
+            machine.root(2).join(format!("proc/{THERE}/map_files/7f0000000000-7f0001000000"));
+        assert_eq!(
+            *machine.tables[1].preferred.lock().unwrap(),
+            [(file.clone(), 0, 8, 0), (file, 8, 8, 1)]
+        );
+        // some of it was there before
+        machine.tables[1].put(THERE, 0..6, 0);
+        machine.tables[1].put(THERE, 6..8, 1);
+        machine.fakes[1].define("web", true, &xml);
+        let path = "/v1/local/arrivals/uuid-web";
+        let arrived: Arrived = machine.there().get(path).await.unwrap();
+        let figures = arrived.layout.unwrap();
+        assert_eq!((figures.placed_bytes, figures.relocated_bytes), (8 << 20, 2 << 20));
+        assert_eq!((figures.elsewhere_bytes, figures.evicted_bytes), (0, 6 << 20));
+        assert_eq!(machine.tables[1].there(THERE), BTreeMap::from([(0, 8)]));
+        // it has come: what others lost stays lost
+        tidy(&machine.apps[1]).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]));
+        let again: Arrived = machine.there().get(path).await.unwrap();
+        assert_eq!(again.layout, None, "its place is forgotten");
+    });
+}
+
+#[test]
+fn what_others_lost_goes_back_when_the_guest_does_not_come() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        machine.expect(&expected).await.unwrap();
+        tidy(&machine.apps[1]).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]), "it is expected");
+        let undo = json!({ "attempt": 1 });
+        machine.there().post::<Value>("/v1/local/arrivals/uuid-web/undo", &undo).await.unwrap();
+        tidy(&machine.apps[1]).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]));
+        // and once more
+        machine.expect(&Expected { attempt: Some(2), ..expected }).await.unwrap();
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]));
+    });
+}
+
+/// L, section 7.
+#[test]
+fn guest_that_has_a_place_is_one_of_the_others_for_the_next() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        machine.expect(&expected).await.unwrap();
+        // room for it was made; for another one as large there is too little
+        numa(&machine.root(2), [8 + 64, 24 + 64]);
+        let mut other = expected.clone();
+        let wish = other.layout.as_mut().unwrap();
+        wish.profile.id.0 = "uuid-other".into();
+        wish.profile.ranges.truncate(1);
+        wish.profile.ranges[0].bytes = 26 << 20;
+        let departure = Departure {
+            from: other.from,
+            machine: None,
+            from_name: "node1".into(),
+            xml: free("other"),
+            persistent_xml: None,
+            is_active: true,
+            has_job: false,
+            host_cpu_xml: None,
+            files: BTreeMap::new(),
+            on_machine_ethernet: None,
+            spread: None,
+            layout: other.layout,
+        };
+        let plan = machine.there().post::<Plan>("/v1/local/arrivals", &departure).await;
+        let refused = body(plan.unwrap_err());
+        assert_eq!(refused.refusals[0].code, RefusalCode::MemoryShort);
+        assert!(refused.refusals[0].message.contains("needs 26M"), "{refused}");
+    });
+}
+
+#[test]
+fn guest_with_a_place_is_moved_and_the_result_says_what_came_of_it() {
+    test(async |machine| {
+        machine.pressed();
+        let there = machine.fakes[1].clone();
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        runs(&machine.root(2), "web", THERE, 0, 0);
+        machine.tables[1].put(THERE, 0..8, 1);
+        let (done, said) = migrate(&machine, json!({ "to": "node2", "layout": "before" })).await;
+        let took = done.unwrap().layout.unwrap().took.unwrap();
+        assert_eq!((took.placed_bytes, took.elsewhere_bytes), (8 << 20, 0));
+        assert!(
+            said.iter().any(|line| line == "on node2: memory: 8M on numa0, 8M on numa1"),
+            "{said:?}"
+        );
+        assert_eq!(machine.tables[1].there(THERE), BTreeMap::from([(0, 8)]));
+    });
+}
+
+#[test]
+fn memory_for_which_there_is_no_room_any_more_is_told() {
+    test(async |machine| {
+        machine.pressed();
+        let there = machine.fakes[1].clone();
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        runs(&machine.root(2), "web", THERE, 0, 0);
+        machine.tables[1].put(THERE, 0..8, 1);
+        machine.tables[1].full.lock().unwrap().insert(NumaId(0));
+        let (done, _) = migrate(&machine, json!({ "to": "node2", "layout": "before" })).await;
+        let took = done.unwrap().layout.unwrap().took.unwrap();
+        assert_eq!((took.placed_bytes, took.elsewhere_bytes), (0, 8 << 20));
+    });
+}
+
+#[test]
+fn guest_of_which_nothing_is_known_is_refused_a_place_and_moves_without() {
+    test(async |machine| {
+        machine.fakes[0].define("web", true, &free("web"));
+        let there = machine.fakes[1].clone();
+        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        let request = |layout: &str| json!({ "to": "node2", "layout": layout });
+        let (refused, _) = migrate(&machine, request("before")).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
+        let (done, _) = migrate(&machine, request("none")).await;
+        assert_eq!(done.unwrap().layout, None);
+    });
+}
