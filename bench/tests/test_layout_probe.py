@@ -54,7 +54,7 @@ def compares(guest: Guest, more: int = 1) -> None:
     wait_until(f"{guest} compares its memory", lambda: count() >= before + more, LIMIT_S)
 
 
-@pytest.mark.parametrize("backing", ["memfd", "file"])
+@pytest.mark.parametrize("backing", ["memfd", pytest.param("file", marks=[pytest.mark.soak, pytest.mark.soak_only])])
 def test_pages_of_a_guest_come_to_the_numa_node_that_their_range_is_bound_to(pair: Server, backing: str):
     """mbind of its memory's file, by another process. What it had before goes there by move_pages(2)."""
     numa, stripes = Numa(pair.zero), Stripes(MEMORY, STRIPE)
@@ -83,6 +83,8 @@ def test_pages_of_a_guest_come_to_the_numa_node_that_their_range_is_bound_to(pai
         compares(guest, 2)
 
 
+@pytest.mark.soak
+@pytest.mark.soak_only
 def test_incoming_migration_fills_the_numa_nodes_that_ranges_are_bound_to(pair: Server):
     """All of its pages, as libvirt's hook binds its memory once its QEMU is there."""
     numa, stripes = Numa(pair.zero), Stripes(MEMORY, STRIPE)

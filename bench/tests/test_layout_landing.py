@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's place on the NUMA nodes of its next node is fixed before it comes there."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rig.guest import Guest, counted_versions
+from rig.node import Node
+from rig.numa import PAGE, Numa
+from rig.server import Server
+from rig.wait import wait_until
+
+MIB = 1 << 20
+MEMORY = 192 * MIB
+PLAIN = f"--memory {MEMORY // MIB}M --no-start --no-network --no-disk"
+BUSY = f"{PLAIN} --memory-load {80 << 10}"
+FREE_MIB = 320  # of the NUMA node that the guest is to come to: more than it and its QEMU need
+STEP_MIB = 16
+LEAST = 16 * MIB  # that makes room
+LIMIT_S = 300
+MEMFD = "memfd:memory-backend-memfd"
+BACKING = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
+FILL = "/run/fill"
+HOOK = "/etc/libvirt/hooks/qemu.d/zz-refuses"
+
+
+def start(guest: Guest, options: str, cpu: int | None = None) -> None:
+    """It runs, its memory a memfd of its QEMU's; its owner keeps it to a CPU."""
+    node, name = guest.node, guest.name
+    node.run(f"mint-guest {name} {options}", LIMIT_S)
+    edit = f"sed 's|<vcpu |{BACKING}<vcpu |'"
+    node.run(f"virsh dumpxml --inactive {name} | {edit} >/tmp/{name}.xml && virsh -q define /tmp/{name}.xml")
+    if cpu is not None:
+        node.run(f"virsh -q vcpupin {name} 0 {cpu} --config")
+    node.run(f"virsh -q start {name}", LIMIT_S)
+    guest.wait_line("mint-guest: up")
+
+
+def pid_of(guest: Guest) -> int:
+    """Of its QEMU."""
+    return int(guest.node.out(f"pgrep -f 'guest={guest.name},'"))
+
+
+def compares(guest: Guest) -> None:
+    """It compares its memory once more with what it wrote, and finds it."""
+    def count() -> int:
+        assert "FAIL" not in guest.log(), guest.log()[-500:]
+        return (counted_versions(guest.log()) or [0])[-1]
+
+    before = count()
+    wait_until(f"{guest} compares its memory", lambda: count() > before, LIMIT_S)
+
+
+def free_mib(node: Node, numa: int) -> int:
+    """That nobody has."""
+    return int(node.out(f"awk '/MemFree/ {{ print $4 }}' /sys/devices/system/node/node{numa}/meminfo")) // 1024
+
+
+class Filler:
+    """What nobody may have of a NUMA node, as a file."""
+
+    def __init__(self, node: Node, numa: int) -> None:
+        self.node = node
+        node.run("echo 3 >/proc/sys/vm/drop_caches")
+        node.run(f"mkdir -p {FILL} && mount -t tmpfs -o size=100%,mpol=bind:{numa} fill {FILL}")
+
+    def add(self, mib: int) -> None:
+        """More of it."""
+        self.node.run(f"head -c {mib}M /dev/zero >>{FILL}/file", LIMIT_S)
+
+    def __enter__(self) -> "Filler":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.node.run(f"umount {FILL} && rmdir {FILL}")
+
+
+@pytest.fixture
+def resident(pair: Server) -> Iterator[Guest]:
+    """A guest on node 0 that hardly does anything; all that it has is on the first NUMA node."""
+    numa = Numa(pair.zero)
+    with Guest(pair.zero, "resident") as guest:
+        start(guest, PLAIN)
+        numa.move(pid_of(guest), MEMFD, 0, MEMORY, 0)
+        yield guest
+
+
+@contextmanager
+def refused(node: Node, name: str) -> Iterator[None]:
+    """libvirt starts no guest of that name there."""
+    script = f"#!/bin/sh\ncat >/dev/null\n[ $1-$2 != {name}-started ]\n"
+    node.run(f"mkdir -p $(dirname {HOOK}) && cat >{HOOK} && chmod 755 {HOOK}", stdin=script.encode())
+    try:
+        yield
+    finally:
+        node.run(f"rm -f {HOOK}")
+
+
+def planned(pair: Server) -> dict[str, float]:
+    """What node 0 has of a place for web."""
+    return pair.mintctl("vm", "migrate", "web", "--to", "node0", "--layout", "before", "--dry-run")["layout"]
+
+
+def where(numa: Numa, guest: Guest) -> Counter[int]:
+    """Bytes of a guest on each NUMA node."""
+    return Counter({node: pages * PAGE for node, pages in Counter(numa.pages(pid_of(guest), MEMFD).values()).items()})
+
+
+def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_when_it_does_not(pair: Server, resident: Guest):
+    """L, case 1-1: its memory is near the CPU that its owner keeps it to, for which another guest's makes room; and that
+    goes on. Before, libvirt does not start it there: it stays where it was, and nothing is kept for it."""
+    there, one = Numa(pair.zero), Numa(pair.one)
+    with Guest(pair.one, "web") as web, Filler(pair.zero, 0) as filler:
+        start(web, BUSY, cpu=0)
+        compares(web)
+        plan = planned(pair)
+        assert not plan["to_evict_bytes"] and not plan["expected_gain"], f"there is room, and nothing is gained: {plan}"
+        filler.add(free_mib(pair.zero, 0) - FREE_MIB)
+        while (plan := planned(pair))["to_evict_bytes"] < LEAST:
+            assert free_mib(pair.zero, 0) > STEP_MIB, plan
+            filler.add(STEP_MIB)
+        assert plan["expected_gain"] > 0.05, plan
+        assert where(there, resident).keys() == {0}, "it is only a plan"
+        with refused(pair.zero, "web"):
+            failed = pair.zero.run("mintctl vm migrate web --to node0 --layout before", LIMIT_S, check=False)
+        assert failed.status == 1, failed
+        # that it went at all is told by who moved it
+        assert "to=numa1" in pair.zero.out("grep 'makes room' /var/log/mint/mint-guestd.log")
+        wait_until("it is back", lambda: where(there, resident).keys() == {0}, LIMIT_S)
+        compares(web)
+        before = one.pages(pid_of(web), MEMFD)
+        done = pair.mintctl("vm", "migrate", "web", "--to", "node0", "--layout", "before")
+        with Guest(pair.zero, "web") as landed:
+            pid = pid_of(landed)
+            pages = there.pages(pid, MEMFD)
+            wrong = [offset for offset in before if pages.get(offset) != 0]
+            assert len(before) * PAGE > 80 * MIB and not wrong, f"{len(wrong)} of {len(before)} pages: {wrong[:3]}; {done}"
+            took = done["layout"]["took"]
+            assert took["elsewhere_bytes"] == 0 and took["placed_bytes"] >= len(before) * PAGE, done
+            assert where(there, resident)[1] >= LEAST, where(there, resident)
+            thread = pair.zero.out(f"grep -l 'CPU 0/KVM' /proc/{pid}/task/*/comm").split("/")[4]
+            allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", pair.zero.out(f"cat /proc/{pid}/task/{thread}/status"))
+            assert allowed and allowed[1] == "0", allowed
+            compares(landed)
+            resident.wait_ticks()
