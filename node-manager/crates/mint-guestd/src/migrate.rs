@@ -113,8 +113,7 @@ pub(crate) async fn prepare(
         None => None,
     };
     if request.layout == Some(LayoutWhen::Before) {
-        let name = Domain::parse(&departure.xml).map(|domain| domain.name).unwrap_or_default();
-        departure.layout = Some(layout::wish(app, &uuid, &name, LayoutPolicy::Simple).await?);
+        departure.layout = Some(layout::wish(app, &uuid, &departure, LayoutPolicy::Simple).await?);
     }
     let plan = plan(app, &departure, &to).await?;
     if departure.layout.is_some() && plan.layout.is_none() {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mint_api::{ErrorBody, ErrorCode};
-use mint_guests::arrival::LayoutWish;
+use mint_guests::arrival::{Departure, LayoutWish};
+use mint_guests::domain::Domain;
 use mint_guests::numa;
 use mint_guests::residents::{Piece, Resident, bytes_there};
 use mint_guests::running::running;
@@ -71,9 +72,12 @@ pub(super) fn resident(app: &App, running: mint_guests::running::Running) -> Res
 pub(crate) async fn wish(
     app: &Arc<App>,
     uuid: &str,
-    name: &str,
+    departure: &Departure,
     policy: LayoutPolicy,
 ) -> Result<LayoutWish, ErrorBody> {
+    let domain = Domain::parse(&departure.xml)
+        .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let name = &domain.name;
     let (asked, own) = (app.clone(), uuid.to_owned());
     let found = app.call(move |_| {
         let running = running(&asked.host.path("/")).into_iter().find(|one| one.uuid == own);
@@ -88,6 +92,9 @@ pub(crate) async fn wish(
             .hint("move it without a layout: --layout none");
         ErrorBody::refused(vec![refusal])
     };
+    if departure.spread.as_ref().is_some_and(|spread| spread.main_bytes < domain.memory_bytes) {
+        return Err(tied(format!("vm {name} has a part of its memory on other hosts")));
+    }
     match found.await? {
         None => Err(tied(format!("vm {name} does not run here, as libvirt's records say"))),
         Some((true, _)) => Err(tied(format!(

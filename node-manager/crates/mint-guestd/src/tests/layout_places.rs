@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mint_guests::arrival::{Departure, Plan};
+use mint_guests::arrival::{Departure, Plan, Spread};
 use mint_layout::NumaId;
 
 use super::layout::{free, numa, runs};
@@ -17,6 +17,23 @@ const WEB: u32 = 70;
 const COLD: u32 = 80;
 /// QEMU of web on node 2.
 const THERE: u32 = 90;
+
+fn departure(xml: String, spread: Option<Spread>) -> Departure {
+    Departure {
+        from: NodeId::new(1).unwrap(),
+        machine: None,
+        from_name: "node1".into(),
+        xml,
+        persistent_xml: None,
+        is_active: true,
+        has_job: false,
+        host_cpu_xml: None,
+        files: BTreeMap::new(),
+        on_machine_ethernet: None,
+        spread,
+        layout: None,
+    }
+}
 
 impl Machine {
     fn root(&self, node: usize) -> PathBuf {
@@ -61,7 +78,9 @@ impl Machine {
         let layout = result.layout.unwrap();
         assert!(layout.expected_gain > 0.05 && layout.took.is_none(), "{layout:?}");
         assert_eq!(layout.to_evict_bytes, 6 << 20);
-        let wish = crate::layout::wish(&self.apps[0], "uuid-web", "web", Default::default()).await;
+        let departure = departure(free("web"), None);
+        let wish =
+            crate::layout::wish(&self.apps[0], "uuid-web", &departure, Default::default()).await;
         Expected {
             from: NodeId::new(1).unwrap(),
             machine: None,
@@ -151,20 +170,7 @@ fn guest_that_has_a_place_is_one_of_the_others_for_the_next() {
         wish.profile.id.0 = "uuid-other".into();
         wish.profile.ranges.truncate(1);
         wish.profile.ranges[0].bytes = 26 << 20;
-        let departure = Departure {
-            from: other.from,
-            machine: None,
-            from_name: "node1".into(),
-            xml: free("other"),
-            persistent_xml: None,
-            is_active: true,
-            has_job: false,
-            host_cpu_xml: None,
-            files: BTreeMap::new(),
-            on_machine_ethernet: None,
-            spread: None,
-            layout: other.layout,
-        };
+        let departure = Departure { layout: other.layout, ..departure(free("other"), None) };
         let plan = machine.there().post::<Plan>("/v1/local/arrivals", &departure).await;
         let refused = body(plan.unwrap_err());
         assert_eq!(refused.refusals[0].code, RefusalCode::MemoryShort);
@@ -218,5 +224,20 @@ fn guest_of_which_nothing_is_known_is_refused_a_place_and_moves_without() {
         assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
         let (done, _) = migrate(&machine, request("none")).await;
         assert_eq!(done.unwrap().layout, None);
+    });
+}
+
+#[test]
+fn guest_that_has_memory_elsewhere_is_refused_a_place() {
+    test(async |machine| {
+        machine.pressed();
+        let wish = async |main_bytes: u64| {
+            let spread = Spread { main_bytes, hosts: vec![NodeId::new(3).unwrap()] };
+            let departure = departure(free("web"), Some(spread));
+            crate::layout::wish(&machine.apps[0], "uuid-web", &departure, Default::default()).await
+        };
+        let refused = wish(8 << 20).await.unwrap_err();
+        assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
+        assert!(wish(16 << 20).await.is_ok(), "all of it is here");
     });
 }

@@ -81,7 +81,7 @@ pub enum VmCommand {
         ///
         /// Before: the new node finds CPUs and NUMA nodes for it by what it was measured to do, makes room there, and
         /// keeps its vCPUs and its memory to them.
-        #[arg(long, value_name = "before|none")]
+        #[arg(long, value_name = "before|none", conflicts_with = "split")]
         layout: Option<LayoutWhen>,
     },
     /// Bring all memory of a running guest that is split over several nodes to one
