@@ -72,7 +72,7 @@ fn evict(app: &App, host: &Host, evictions: &[Relocation], uuid: &str, attempt: 
         let Some(resident) = residents.get(one.guest.0.as_str()) else { continue };
         let Some(address) = address(resident, one.offset) else { continue };
         let (qemu, from) = (resident.running.qemu, one.from);
-        // before it goes: nobody forgets it if this daemon is ended by a signal, but for its own death
+        // before it goes: what has gone in part goes back, too
         let evicted = Evicted { qemu, address, bytes: one.bytes, from };
         app.layouts.places.change(uuid, attempt, |place| place.evicted.push(evicted));
         let went = relocate(&*app.layouts.memory, qemu, (address, one.bytes), one.to, end);
