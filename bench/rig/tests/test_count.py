@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import emulator, markers, paths, qemu_faults
+from rig import emulator, markers, paths, plugin, qemu_faults
 from rig.errors import RigError
 from rig.machine import CPUS, Machine, MachineConfig
 from rig.markers import Marker, Stretch
@@ -132,9 +132,9 @@ def test_other_lines_are_refused():
 
 def test_without_an_emulator_nothing_is_counted(monkeypatch, tmp_path: Path):
     """Said before QEMU starts."""
-    monkeypatch.setattr(markers.accel, "use_kvm", lambda: True)
+    monkeypatch.setattr(plugin.accel, "use_kvm", lambda: True)
     with pytest.raises(RigError, match="only the emulator"):
         markers.plugin_arguments(tmp_path / "out")
-    monkeypatch.setattr(markers.accel, "use_kvm", lambda: False)
+    monkeypatch.setattr(plugin.accel, "use_kvm", lambda: False)
     with pytest.raises(RigError, match="comma"):
         markers.plugin_arguments(tmp_path / "a,b")
