@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::host::{Host, resident};
 use super::memory::Memory;
 use super::place::find;
-use super::places::{Evicted, Place};
+use super::places::{Evicted, Evictions, Place};
 use crate::app::App;
 use crate::memory::qemu_of;
 
@@ -46,39 +46,41 @@ pub(crate) async fn make_room(
     let found = find(app, wish, pins).await?;
     let (host, landing) =
         found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let evicted = Arc::new(Evictions::default());
     let place = Place {
         uuid: uuid.to_owned(),
         attempt,
         guest: landing.guest,
         binds: landing.binds,
         samples,
-        evicted: Vec::new(),
+        evicted: evicted.clone(),
         has_come: false,
     };
     if let Some(before) = app.layouts.places.put(place) {
         give_back(app, before).await;
     }
-    let (asked, own) = (app.clone(), uuid.to_owned());
+    let asked = app.clone();
     app.call(move |_| {
-        evict(&asked, &host, &landing.evictions, &own, attempt);
+        evict(&*asked.layouts.memory, &host, &landing.evictions, &evicted);
         Ok(())
     })
     .await
 }
 
-fn evict(app: &App, host: &Host, evictions: &[Relocation], uuid: &str, attempt: Option<u64>) {
+fn evict(memory: &dyn Memory, host: &Host, evictions: &[Relocation], evicted: &Evictions) {
     let (residents, end) = (host.by_uuid(), Instant::now() + READY_WITHIN);
+    let mut list = evicted.list();
     for one in evictions {
         let Some(resident) = residents.get(one.guest.0.as_str()) else { continue };
         let Some(address) = address(resident, one.offset) else { continue };
         let (qemu, from) = (resident.running.qemu, one.from);
         // before it goes: what has gone in part goes back, too
-        let evicted = Evicted { qemu, address, bytes: one.bytes, from };
-        app.layouts.places.change(uuid, attempt, |place| place.evicted.push(evicted));
-        let went = relocate(&*app.layouts.memory, qemu, (address, one.bytes), one.to, end);
+        list.push(Evicted { qemu, address, bytes: one.bytes, from });
+        let goes_on = || Instant::now() < end && !evicted.is_stopped();
+        let went = relocate(memory, qemu, (address, one.bytes), one.to, goes_on);
         info!(guest = %one.guest, to = %one.to, bytes = one.bytes, went, "makes room");
-        if Instant::now() >= end {
-            warn!(uuid, "its place is not ready in time");
+        if !goes_on() {
+            warn!("the place of a guest that is to come is not ready");
             return;
         }
     }
@@ -95,11 +97,11 @@ fn relocate(
     process: u32,
     (start, bytes): (u64, u64),
     to: NumaId,
-    end: Instant,
+    goes_on: impl Fn() -> bool,
 ) -> u64 {
     let mut went = 0;
     let mut at = start;
-    while at < start + bytes && Instant::now() < end {
+    while at < start + bytes && goes_on() {
         let pages = (at..start + bytes).step_by(STEP).take(BATCH);
         let addresses: Vec<u64> = pages.collect();
         match memory.relocate(process, &addresses, to) {
@@ -121,9 +123,12 @@ pub(super) async fn give_back(app: &Arc<App>, place: Place) {
     app.layouts.samples.forget(&place.uuid);
     let asked = app.clone();
     let done = app.call(move |_| {
+        place.evicted.stop();
+        let list = std::mem::take(&mut *place.evicted.list());
         let end = Instant::now() + READY_WITHIN;
-        for Evicted { qemu, address, bytes, from } in place.evicted {
-            let went = relocate(&*asked.layouts.memory, qemu, (address, bytes), from, end);
+        for Evicted { qemu, address, bytes, from } in list {
+            let goes_on = || Instant::now() < end;
+            let went = relocate(&*asked.layouts.memory, qemu, (address, bytes), from, goes_on);
             info!(uuid = place.uuid, qemu, to = %from, went, "goes back: the guest does not come");
         }
         Ok(())
@@ -202,7 +207,7 @@ pub(crate) async fn landed(app: &Arc<App>, uuid: &str) -> Result<Option<LayoutFi
                 return Ok(None);
             }
         }
-        let evicted = place.evicted.iter().map(|one| one.bytes).sum();
+        let evicted = place.evicted.list().iter().map(|one| one.bytes).sum();
         Ok(Some(LayoutFigures { evicted_bytes: evicted, ..figures }))
     });
     figures.await

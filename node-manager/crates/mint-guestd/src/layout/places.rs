@@ -2,7 +2,8 @@
 //! Places of guests that are to come.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mint_layout::{Bind, Guest, NumaId, Ring};
 
@@ -19,8 +20,33 @@ pub(super) struct Evicted {
     pub from: NumaId,
 }
 
+/// What others lose for a guest. Who makes room holds the list as long as that takes; who gives it back has that end
+/// first, so that nothing goes that nobody gives back.
+#[derive(Default, Debug)]
+pub(super) struct Evictions {
+    is_stopped: AtomicBool,
+    list: Mutex<Vec<Evicted>>,
+}
+
+impl Evictions {
+    /// Nothing is evicted any more: the guest does not come.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has said so.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    /// The list, for oneself. Blocks while room is made.
+    pub fn list(&self) -> MutexGuard<'_, Vec<Evicted>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A place.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The guest's UUID.
     pub uuid: String,
@@ -33,7 +59,7 @@ pub(super) struct Place {
     /// What its last host has measured.
     pub samples: Vec<Ring>,
     /// What others have lost for it.
-    pub evicted: Vec<Evicted>,
+    pub evicted: Arc<Evictions>,
     /// Whether it has come.
     pub has_come: bool,
 }

@@ -25,6 +25,8 @@ pub(crate) struct Table {
     pages: Mutex<BTreeMap<(u32, u64), NumaId>>,
     /// NUMA nodes that take nothing more.
     pub full: Mutex<BTreeSet<NumaId>>,
+    /// What happens once, when memory is about to go.
+    pub at_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// What is to come to which: file, offset and bytes in MiB, NUMA node.
     pub preferred: Mutex<Vec<(PathBuf, u64, u64, u32)>>,
 }
@@ -65,6 +67,8 @@ impl Memory for Table {
         addresses: &[u64],
         to: NumaId,
     ) -> io::Result<Vec<Option<NumaId>>> {
+        let happens = self.at_next.lock().unwrap().take();
+        happens.into_iter().for_each(|happens| happens());
         if !self.full.lock().unwrap().contains(&to) {
             let mut pages = self.pages.lock().unwrap();
             for at in addresses {

@@ -156,6 +156,31 @@ fn what_others_lost_goes_back_when_the_guest_does_not_come() {
     });
 }
 
+#[test]
+fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        let (undone, is_undone) = std::sync::mpsc::channel();
+        let app = machine.apps[1].clone();
+        let handle = tokio::runtime::Handle::current();
+        // while the first pages go the arrival is undone, as far as that gets before they have gone
+        let undo = move || {
+            app.journal.forget(&app.journal.get(Side::Arrival, "uuid-web").unwrap());
+            let tidy = handle.spawn(async move {
+                tidy(&app).await;
+                undone.send(()).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!tidy.is_finished(), "it waits for those");
+        };
+        *machine.tables[1].at_next.lock().unwrap() = Some(Box::new(undo));
+        machine.expect(&expected).await.unwrap();
+        tokio::task::spawn_blocking(move || is_undone.recv().unwrap()).await.unwrap();
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]));
+    });
+}
+
 /// L, section 7.
 #[test]
 fn guest_that_has_a_place_is_one_of_the_others_for_the_next() {
