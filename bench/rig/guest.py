@@ -11,7 +11,7 @@ from rig.channel import OUTPUT, Job
 from rig.errors import CommandTimeout, RigError
 from rig.machine import DEFAULT_FLAVOUR
 from rig.node import Node
-from rig.wait import SLOWNESS
+from rig.wait import SLOWNESS, wait_until
 
 # From virsh start to what the guest says: it boots in emulated KVM, and several may at once.
 LIMIT_S = 240
@@ -125,6 +125,20 @@ class Guest:
         """The last number of its counter, which grows each second."""
         counter = self.counter()
         return counter[-1][0] if counter else 0
+
+    def qemu(self) -> int:
+        """Process of its QEMU on its node."""
+        return int(self.node.out(f"pgrep -f 'guest={self.name},'"))
+
+    def compares(self, more: int = 1) -> None:
+        """Wait until it has compared its memory so many times more with what it wrote there (--memory-load), and found it."""
+        def count() -> int:
+            log = self.log()
+            assert "FAIL" not in log, log[-500:]
+            return (counted_versions(log) or [0])[-1]
+
+        before = count()
+        wait_until(f"{self} compares its memory", lambda: count() >= before + more, LIMIT_S)
 
     def wait_ticks(self, more: int = 3, limit_s: float = 60) -> None:
         """Wait until its counter has grown; the log of one that has come from another node begins anywhere."""

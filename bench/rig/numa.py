@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which NUMA node each page of a guest's memory is, by the kernel's word (rig/numa/numa.c)."""
+"""Guests whose memory is a memfd, and on which NUMA node each of its pages is, by the kernel's word (rig/numa/numa.c)."""
 
 from collections import Counter
 
 from rig import paths
+from rig.guest import LIMIT_S, Guest
 from rig.node import Node
 
 PROGRAM = "/tmp/numa"
 PAGE = 4096
+# of a guest's memory in /proc/PID/maps
+MEMFD = "memfd:memory-backend-memfd"
+BACKING = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
+
+
+def define_with_memfd(guest: Guest, options: str) -> None:
+    """It is there, but does not run (options: mint-guest's, with --no-start); its memory will be a memfd of its QEMU's."""
+    name = guest.name
+    guest.node.run(f"mint-guest {name} {options}", LIMIT_S)
+    edit = f"sed 's|<vcpu |{BACKING}<vcpu |'"
+    guest.node.run(f"virsh dumpxml --inactive {name} | {edit} >/tmp/{name}.xml && virsh -q define /tmp/{name}.xml")
 
 
 class Numa:

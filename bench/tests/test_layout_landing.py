@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from rig.guest import Guest, counted_versions
+from rig.guest import Guest
 from rig.node import Node
-from rig.numa import PAGE, Numa
+from rig.numa import MEMFD, PAGE, Numa, define_with_memfd
 from rig.server import Server
 from rig.wait import wait_until
 
@@ -22,8 +22,6 @@ FREE_MIB = 320  # of the NUMA node that the guest is to come to: more than it an
 STEP_MIB = 16
 LEAST = 16 * MIB  # that makes room
 LIMIT_S = 300
-MEMFD = "memfd:memory-backend-memfd"
-BACKING = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
 FILL = "/run/fill"
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-refuses"
 
@@ -31,28 +29,11 @@ HOOK = "/etc/libvirt/hooks/qemu.d/zz-refuses"
 def start(guest: Guest, options: str, cpu: int | None = None) -> None:
     """It runs, its memory a memfd of its QEMU's; its owner keeps it to a CPU."""
     node, name = guest.node, guest.name
-    node.run(f"mint-guest {name} {options}", LIMIT_S)
-    edit = f"sed 's|<vcpu |{BACKING}<vcpu |'"
-    node.run(f"virsh dumpxml --inactive {name} | {edit} >/tmp/{name}.xml && virsh -q define /tmp/{name}.xml")
+    define_with_memfd(guest, options)
     if cpu is not None:
         node.run(f"virsh -q vcpupin {name} 0 {cpu} --config")
     node.run(f"virsh -q start {name}", LIMIT_S)
     guest.wait_line("mint-guest: up")
-
-
-def pid_of(guest: Guest) -> int:
-    """Of its QEMU."""
-    return int(guest.node.out(f"pgrep -f 'guest={guest.name},'"))
-
-
-def compares(guest: Guest) -> None:
-    """It compares its memory once more with what it wrote, and finds it."""
-    def count() -> int:
-        assert "FAIL" not in guest.log(), guest.log()[-500:]
-        return (counted_versions(guest.log()) or [0])[-1]
-
-    before = count()
-    wait_until(f"{guest} compares its memory", lambda: count() > before, LIMIT_S)
 
 
 def free_mib(node: Node, numa: int) -> int:
@@ -85,7 +66,7 @@ def resident(pair: Server) -> Iterator[Guest]:
     numa = Numa(pair.zero)
     with Guest(pair.zero, "resident") as guest:
         start(guest, PLAIN)
-        numa.move(pid_of(guest), MEMFD, 0, MEMORY, 0)
+        numa.move(guest.qemu(), MEMFD, 0, MEMORY, 0)
         yield guest
 
 
@@ -107,7 +88,7 @@ def planned(pair: Server) -> dict[str, float]:
 
 def where(numa: Numa, guest: Guest) -> Counter[int]:
     """Bytes of a guest on each NUMA node."""
-    return Counter({node: pages * PAGE for node, pages in Counter(numa.pages(pid_of(guest), MEMFD).values()).items()})
+    return Counter({node: pages * PAGE for node, pages in Counter(numa.pages(guest.qemu(), MEMFD).values()).items()})
 
 
 def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_when_it_does_not(pair: Server, resident: Guest):
@@ -116,7 +97,7 @@ def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_
     there, one = Numa(pair.zero), Numa(pair.one)
     with Guest(pair.one, "web") as web, Filler(pair.zero, 0) as filler:
         start(web, BUSY, cpu=0)
-        compares(web)
+        web.compares()
         plan = planned(pair)
         assert not plan["to_evict_bytes"] and not plan["expected_gain"], f"there is room, and nothing is gained: {plan}"
         filler.add(free_mib(pair.zero, 0) - FREE_MIB)
@@ -131,11 +112,11 @@ def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_
         # that it went at all is told by who moved it
         assert "to=numa1" in pair.zero.out("grep 'makes room' /var/log/mint/mint-guestd.log")
         wait_until("it is back", lambda: where(there, resident).keys() == {0}, LIMIT_S)
-        compares(web)
-        before = one.pages(pid_of(web), MEMFD)
+        web.compares()
+        before = one.pages(web.qemu(), MEMFD)
         done = pair.mintctl("vm", "migrate", "web", "--to", "node0", "--layout", "before")
         with Guest(pair.zero, "web") as landed:
-            pid = pid_of(landed)
+            pid = landed.qemu()
             pages = there.pages(pid, MEMFD)
             wrong = [offset for offset in before if pages.get(offset) != 0]
             assert len(before) * PAGE > 80 * MIB and not wrong, f"{len(wrong)} of {len(before)} pages: {wrong[:3]}; {done}"
@@ -145,5 +126,5 @@ def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_
             thread = pair.zero.out(f"grep -l 'CPU 0/KVM' /proc/{pid}/task/*/comm").split("/")[4]
             allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", pair.zero.out(f"cat /proc/{pid}/task/{thread}/status"))
             assert allowed and allowed[1] == "0", allowed
-            compares(landed)
+            landed.compares()
             resident.wait_ticks()

@@ -9,11 +9,10 @@ import shlex
 import pytest
 
 from rig import paths
-from rig.guest import Guest, counted_versions
+from rig.guest import Guest
 from rig.machine import MachineConfig
-from rig.numa import Numa, Stripes
+from rig.numa import MEMFD, Numa, Stripes, define_with_memfd
 from rig.server import Server
-from rig.wait import wait_until
 
 MIB = 1 << 20
 MEMORY, STRIPE = 160 * MIB, 16 * MIB
@@ -21,37 +20,9 @@ LEAST = 8 * MIB  # of pages that come, on each NUMA node
 LOAD = f"--memory {MEMORY // MIB}M --no-start --no-network --no-disk --memory-load {48 << 10}"
 LIMIT_S = 300
 # of a guest's memory in /proc/PID/maps
-MEMFD, FILE = "memfd:memory-backend-memfd", "/run/mint/ram/"
-BACKING = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
+FILE = "/run/mint/ram/"
 TURNS = 50_000_000
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-layout-probe"
-
-
-def define(guest: Guest) -> None:
-    """It is there."""
-    guest.node.run(f"mint-guest {guest.name} {LOAD}", LIMIT_S)
-
-
-def define_with_memfd(guest: Guest) -> None:
-    """It is there, its memory a memfd of its QEMU's."""
-    define(guest)
-    edit = f"sed 's|<vcpu |{BACKING}<vcpu |'"
-    guest.node.run(f"virsh dumpxml --inactive {guest.name} | {edit} >/tmp/probe.xml && virsh -q define /tmp/probe.xml")
-
-
-def pid_of(guest: Guest) -> int:
-    """Of its QEMU."""
-    return int(guest.node.out(f"pgrep -f 'guest={guest.name},'"))
-
-
-def compares(guest: Guest, more: int = 1) -> None:
-    """It compares its memory with what it wrote so many times more."""
-    def count() -> int:
-        assert "FAIL" not in guest.log(), guest.log()[-500:]
-        return (counted_versions(guest.log()) or [0])[-1]
-
-    before = count()
-    wait_until(f"{guest} compares its memory", lambda: count() >= before + more, LIMIT_S)
 
 
 @pytest.mark.parametrize("backing", ["memfd", pytest.param("file", marks=[pytest.mark.soak, pytest.mark.soak_only])])
@@ -61,17 +32,17 @@ def test_pages_of_a_guest_come_to_the_numa_node_that_their_range_is_bound_to(pai
     with Guest(pair.zero, "probe") as guest:
         if backing == "memfd":
             name = MEMFD
-            define_with_memfd(guest)
+            define_with_memfd(guest, LOAD)
         else:
             name = FILE
-            define(guest)
+            pair.zero.run(f"mint-guest {guest.name} {LOAD}", LIMIT_S)
             pair.mintctl("vm", "prepare", "probe")
         pair.zero.run("virsh -q start probe", LIMIT_S)
-        pid = pid_of(guest)
+        pid = guest.qemu()
         pair.zero.run(stripes.command(str(pid), name))
         before = numa.pages(pid, name)
         guest.wait_line("mint-guest: up")
-        compares(guest)
+        guest.compares()
         after = numa.pages(pid, name)
         came = {offset: where for offset, where in after.items() if offset not in before}
         stripes.check(came, LEAST)
@@ -80,7 +51,7 @@ def test_pages_of_a_guest_come_to_the_numa_node_that_their_range_is_bound_to(pai
         moved = numa.pages(pid, name)
         gone = {offset: 1 - where for offset, where in moved.items() if offset in after}
         stripes.check(gone, LEAST)
-        compares(guest, 2)
+        guest.compares(2)
 
 
 @pytest.mark.soak
@@ -92,18 +63,18 @@ def test_incoming_migration_fills_the_numa_nodes_that_ranges_are_bound_to(pair: 
     script = f"#!/bin/sh\ncat >/dev/null\n[ $1-$2 = probe-started ] || exit 0\npid=$(pgrep -f guest=probe,) || exit 1\n{lines}\n"
     there = Guest(pair.zero, "probe")
     with Guest(pair.one, "probe") as guest:
-        define_with_memfd(guest)
+        define_with_memfd(guest, LOAD)
         pair.one.run("virsh -q start probe", LIMIT_S)
         guest.wait_line("mint-guest: up")
-        compares(guest)
+        guest.compares()
         pair.zero.run(f"mkdir -p $(dirname {HOOK}) && printf %s {shlex.quote(script)} >{HOOK} && chmod 755 {HOOK}")
         try:
             pair.mintctl("vm", "migrate", "probe", "--to", "node0")
         finally:
             pair.zero.run(f"rm -f {HOOK}")
         with there:
-            stripes.check(numa.pages(pid_of(there), MEMFD), LEAST)
-            compares(there)
+            stripes.check(numa.pages(there.qemu(), MEMFD), LEAST)
+            there.compares()
 
 
 def test_modelled_counters_tell_a_guests_instructions_from_the_hosts(own_machine):
