@@ -14,6 +14,7 @@ use mint_types::CpuSet;
 
 use crate::domain::{Domain, DomainError, element};
 use crate::landing::{HostCpus, land};
+use crate::marks::owners;
 
 /// What libvirt asks its hook for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +75,7 @@ fn taken(records: &Path) -> CpuSet {
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let Some(xml) = element(&text, &["domstatus", "domain"]) else { continue };
         let Ok(domain) = Domain::parse(xml) else { continue };
-        for pin in domain.vcpu_pins.iter().filter(|pin| pin.cpus.len() == 1) {
+        for pin in owners(xml, &domain).iter().filter(|pin| pin.cpus.len() == 1) {
             taken.extend(pin.cpus.iter());
         }
     }

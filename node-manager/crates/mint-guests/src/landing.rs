@@ -10,6 +10,7 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 use crate::domain::{DomainError, cpu_set};
+use crate::marks::{ELEMENT, marked};
 
 /// CPUs and NUMA nodes of a host, by its own numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,12 +42,17 @@ enum Cut {
 ///
 /// vCPUs that are pinned to one CPU each get a CPU of their own there: the same one if it is
 /// free, else the lowest that is. If there are not enough, none of them is pinned. A list of
-/// several CPUs stays if the host has them all, and is left out else; so are NUMA nodes.
+/// several CPUs stays if the host has them all, and is left out else; so are NUMA nodes. What a layout of the other
+/// host kept vCPUs to ([`crate::marks`]) is left out in any case.
 ///
 /// # Errors
 /// When it is no XML, or a list of CPUs cannot be read.
 pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
-    let pins = single_pins(xml)?;
+    let marked = marked(xml);
+    let is_marked = |vcpu: &str, set: &CpuSet| {
+        marked.iter().any(|pin| pin.vcpu.to_string() == *vcpu && pin.cpus == *set)
+    };
+    let pins = single_pins(xml, is_marked)?;
     let places = places(&pins, host);
     let mut changes = Vec::new();
     let mut cuts = Vec::new();
@@ -65,6 +71,11 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
                     return Ok(());
                 };
                 let set = read(&text)?;
+                if is_marked(&vcpu, &set) {
+                    changes.push(format!("vCPU {vcpu}: not kept to CPUs {text} any more"));
+                    cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
+                    return Ok(());
+                }
                 let one = set.iter().next().filter(|_| set.len() == 1);
                 match one.map(|cpu| (cpu, places.as_ref().and_then(|map| map.get(&cpu)))) {
                     Some((cpu, Some(&there))) if cpu == there => {}
@@ -80,6 +91,9 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
                         cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
                     }
                 }
+            }
+            ["domain", "metadata", ELEMENT] => {
+                cuts.push((whole(xml, span, is_whole)?, Cut::Drop));
             }
             ["domain", "cputune", "emulatorpin" | "iothreadpin"] => {
                 let Some(text) = cpus("cpuset")? else { return Ok(()) };
@@ -104,12 +118,18 @@ pub fn land(xml: &str, host: &HostCpus) -> Result<Landing, DomainError> {
 }
 
 /// CPUs that one vCPU alone is pinned to, in the order of vCPUs.
-fn single_pins(xml: &str) -> Result<Vec<u32>, DomainError> {
+fn single_pins(
+    xml: &str,
+    is_marked: impl Fn(&str, &CpuSet) -> bool,
+) -> Result<Vec<u32>, DomainError> {
     let mut pins = Vec::new();
     walk(xml, |path, tag, _, _| {
         if path == ["domain", "cputune", "vcpupin"] {
             let set = attribute(tag, "cpuset")?.map(|text| read(&text)).transpose()?;
             let set = set.unwrap_or_default();
+            if is_marked(&attribute(tag, "vcpu")?.unwrap_or_default(), &set) {
+                return Ok(());
+            }
             pins.extend(set.iter().next().filter(|_| set.len() == 1));
         }
         Ok(())

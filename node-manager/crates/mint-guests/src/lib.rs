@@ -27,6 +27,7 @@ pub mod failure;
 pub mod guest;
 pub mod hook;
 pub mod landing;
+pub mod marks;
 pub mod numa;
 pub mod pins;
 pub mod prepare;

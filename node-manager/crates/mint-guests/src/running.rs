@@ -10,6 +10,7 @@ use quick_xml::Reader;
 use quick_xml::events::Event;
 
 use crate::domain::{Domain, VcpuPin, element};
+use crate::marks::{marked, owners};
 
 /// Where libvirt has a record of each guest that runs.
 const RECORDS: &str = "run/libvirt/qemu";
@@ -23,8 +24,10 @@ pub struct Running {
     pub name: String,
     /// Process of its QEMU.
     pub qemu: u32,
-    /// vCPUs that its XML keeps to some CPUs.
+    /// vCPUs that its owner keeps to some CPUs.
     pub pins: Vec<VcpuPin>,
+    /// Those that a layout keeps.
+    pub marked: Vec<VcpuPin>,
     /// Whether its memory cannot go to another NUMA node: a device of the host has it, it is locked, or of huge pages.
     pub is_fixed: bool,
 }
@@ -73,10 +76,11 @@ fn read(record: &str) -> Option<Running> {
     let domain = Domain::parse(xml).ok()?;
     let locked = element(xml, &["domain", "memoryBacking", "locked"]).is_some();
     Some(Running {
+        pins: owners(xml, &domain),
+        marked: marked(xml),
         uuid: domain.uuid?,
         name: domain.name,
         qemu: process(record)?,
-        pins: domain.vcpu_pins,
         is_fixed: locked || domain.has_huge_pages || !domain.passed.is_empty(),
     })
 }
@@ -124,6 +128,19 @@ mod tests {
         assert_eq!(web.pins, parsed.vcpu_pins);
         assert_eq!(web.is_fixed, parsed.has_huge_pages || !parsed.passed.is_empty());
         assert_eq!(running(Path::new("/nowhere")), []);
+    }
+
+    #[test]
+    fn pins_of_a_layout_are_not_its_owners() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join(RECORDS);
+        std::fs::create_dir_all(&folder).unwrap();
+        let free = "<domain type='kvm'><name>a</name><uuid>u</uuid><memory>1024</memory></domain>";
+        let kept = crate::pins::keep_to(free, &["1-2".parse().unwrap()]).unwrap();
+        let record = format!("<domstatus pid='9'>{kept}</domstatus>");
+        std::fs::write(folder.join("a.xml"), record).unwrap();
+        let found = &running(root.path())[0];
+        assert_eq!((found.pins.len(), found.marked.len()), (0, 1));
     }
 
     #[test]

@@ -89,3 +89,20 @@ fn quotes_in_what_stays_do_not_end_it() {
     assert!(landing.xml.contains("placement=\"s&quot;&amp;\""), "{}", landing.xml);
     Domain::parse(&landing.xml).unwrap();
 }
+
+#[test]
+fn what_a_layout_of_the_other_host_kept_is_left_out() {
+    let free = "<domain type='kvm'><name>a</name><memory>1024</memory><vcpu>3</vcpu>\
+                <cputune><vcpupin vcpu='1' cpuset='4'/></cputune></domain>";
+    let sets: Vec<CpuSet> =
+        ["1-2", "", "3"].map(|list| CpuSet::try_from(list.to_owned()).unwrap()).into();
+    let kept = crate::pins::keep_to(free, &sets).unwrap();
+    let landing = land(&kept, &host("0-7", "", "0")).unwrap();
+    assert_eq!(pins(&landing.xml), ["4"], "its owner's");
+    assert!(!landing.xml.contains("mint:layout"), "{}", landing.xml);
+    let freed = ["vCPU 0: not kept to CPUs 1-2 any more", "vCPU 2: not kept to CPUs 3 any more"];
+    assert_eq!(landing.changes, freed);
+    // by its owner's own hand since
+    let own = kept.replace("cpuset='1-2'", "cpuset='5-6'");
+    assert_eq!(pins(&land(&own, &host("0-7", "", "0")).unwrap().xml), ["4", "5-6"]);
+}

@@ -46,6 +46,7 @@ fn resident() -> Resident {
             name: "web".into(),
             qemu: 70,
             pins: Vec::new(),
+            marked: Vec::new(),
             is_fixed: false,
         },
         threads: vec![thread(0, 6), thread(1, 2)],
