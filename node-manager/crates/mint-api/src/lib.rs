@@ -20,6 +20,7 @@ mod client_error;
 mod error;
 pub mod frame;
 mod guests;
+mod layout;
 mod machine;
 mod memory;
 mod operations;
@@ -36,6 +37,10 @@ pub use guests::{
     DiskCopyView, EvacuateRequest, EvacuateResult, GUESTD_SOCKET_PATH, HostLeaves, ImportRequest,
     KeptGone, LayoutFigures, LayoutView, MigrateFigures, MigrateRequest, MigrateResult, PinRequest,
     SilentNode, UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
+};
+pub use layout::{
+    KeptBy, LayoutReason, LayoutRequest, LayoutResult, MemoryGoes, NodeLayout, NumaMemory,
+    NumaView, VcpuChange, VcpuLayout, VcpuSample, VmLayout, VmLayoutChange,
 };
 pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,

@@ -7,6 +7,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
+use mint_guests::domain::VcpuPin;
+use mint_guests::marks::mark;
 use mint_types::{CpuSet, PinChange};
 
 use crate::hypervisor::{
@@ -151,6 +153,12 @@ impl Hypervisor for Fake {
             return Err(HypervisorError::Said("it is stubborn".into()));
         }
         lock(&self.log).push(format!("{}: {change}", facts.name));
+        Ok(())
+    }
+
+    fn mark(&self, reference: &str, pins: &[VcpuPin]) -> Result<(), HypervisorError> {
+        let (facts, _) = self.find(reference)?;
+        lock(&self.log).push(format!("{}: {}", facts.name, mark(pins, false)));
         Ok(())
     }
 

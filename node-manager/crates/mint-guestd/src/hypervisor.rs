@@ -2,6 +2,7 @@
 //! What this node's hypervisor does for us: libvirt, or a fake of it in tests.
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
+use mint_guests::domain::VcpuPin;
 use mint_types::{CpuSet, PinChange};
 
 /// A guest, as the hypervisor has it.
@@ -224,6 +225,12 @@ pub trait Hypervisor: Send + Sync {
     /// # Errors
     /// As libvirt says.
     fn pin(&self, reference: &str, change: &PinChange) -> Result<(), HypervisorError>;
+
+    /// Writes down, as long as a guest runs, which CPUs a layout keeps its vCPUs to.
+    ///
+    /// # Errors
+    /// As libvirt says.
+    fn mark(&self, reference: &str, pins: &[VcpuPin]) -> Result<(), HypervisorError>;
 
     /// What this host has for a guest that needs that.
     ///

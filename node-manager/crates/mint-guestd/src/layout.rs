@@ -7,12 +7,15 @@
 //! ([`crate::journal`]): when that is gone and the guest has not come, what others lost for it goes back.
 
 mod bring;
+mod change;
 mod host;
+mod kept;
 pub(crate) mod known;
 mod memory;
 mod place;
 mod places;
 mod samples;
+mod show;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +27,12 @@ use crate::app::App;
 use crate::journal::Side;
 
 pub(crate) use bring::{landed, make_room, started, view};
+pub(crate) use change::change;
 pub(crate) use host::wish;
 #[cfg(test)]
 pub(crate) use memory::Memory;
 pub(crate) use place::place;
+pub(crate) use show::{all, one};
 
 /// Between samples of what vCPUs do.
 const EACH: Duration = Duration::from_secs(1);

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mint_guests::arrival::{CpuVerdict, Neighbour};
-use mint_guests::domain::{Domain as Read, element, terminal};
+use mint_guests::domain::{Domain as Read, VcpuPin, element, terminal};
+use mint_guests::marks::{NAMESPACE, PREFIX, mark, owners};
 use mint_types::{CpuSet, GuestThread, PinChange};
 use tracing::warn;
 use virt::connect::Connect;
@@ -158,7 +159,7 @@ fn pins(connection: &Connect) -> Result<CpuSet, Error> {
         // one that ends meanwhile has no pins
         let Ok(xml) = domain.get_xml_desc(0) else { continue };
         let Ok(read) = Read::parse(&xml) else { continue };
-        for pin in read.vcpu_pins.iter().filter(|pin| pin.cpus.len() == 1) {
+        for pin in owners(&xml, &read).iter().filter(|pin| pin.cpus.len() == 1) {
             pinned.extend(pin.cpus.iter());
         }
     }
@@ -289,6 +290,16 @@ impl Hypervisor for Libvirt {
                 self.virsh(&["iothreadpin", &uuid, &thread.to_string(), &cpus, when])
             }
         }
+    }
+
+    fn mark(&self, reference: &str, pins: &[VcpuPin]) -> Result<(), HypervisorError> {
+        let element = (!pins.is_empty()).then(|| mark(pins, false));
+        let kind = i32::try_from(sys::VIR_DOMAIN_METADATA_ELEMENT).unwrap_or_default();
+        let (prefix, space) = (Some(PREFIX), Some(NAMESPACE));
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        let domain = self.domain(reference)?;
+        let done = domain.set_metadata(kind, element.as_deref(), prefix, space, live);
+        done.map(drop).map_err(|error| said(&error))
     }
 
     fn room(&self, needs: &Needs) -> Result<Room, HypervisorError> {

@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
-    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, KeptGone, Line, MigrateRequest,
-    NodeKeeps, VmList, VmMemory, VmMemoryMap, VmVerb, VmView, vm_path,
+    ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, KeptGone, LayoutRequest, Line,
+    MigrateRequest, NodeKeeps, NodeLayout, VmLayout, VmList, VmMemory, VmMemoryMap, VmVerb, VmView,
+    vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_serve::{Failure, lines, pass_on, upgraded};
@@ -38,12 +39,14 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/vms", get(all))
         .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms/{vm}/layout", get(layout_of))
         .route("/v1/vms/{vm}/memory", get(memory_of))
         .route("/v1/vms/{vm}/memory/map", get(map_of))
         .route("/v1/vms/{vm}/{verb}", post(act))
         .route("/v1/local/vms", get(own_all).post(import_image))
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
+        .route("/v1/local/vms/{vm}/layout", get(own_vm_layout))
         .route("/v1/local/vms/{vm}/memory", get(own_memory))
         .route("/v1/local/vms/{vm}/memory/map", get(own_map))
         .route("/v1/local/vms/{vm}/memory/leave", post(leave_memory))
@@ -57,6 +60,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/memory/begin", post(begin_memory))
         .route("/v1/local/memory/expected", post(expected_memory))
         .route("/v1/local/memory/end", post(end_memory))
+        .route("/v1/local/layout", get(own_layout).post(change_layout))
         .route("/v1/local/layout/started", post(layout_started))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
@@ -124,6 +128,10 @@ async fn map_of(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMem
     asked_there(&app, &vm, "/memory/map").await
 }
 
+async fn layout_of(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmLayout>, Failure> {
+    asked_there(&app, &vm, "/layout").await
+}
+
 /// What the node of a guest answers.
 async fn asked_there<T: DeserializeOwned>(
     app: &Arc<App>,
@@ -142,6 +150,25 @@ async fn own_map(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMe
 
 async fn own_memory(State(app): Shared, Path(vm): Path<String>) -> Result<Json<VmMemory>, Failure> {
     Ok(Json(shows::show(&app, vm).await?))
+}
+
+async fn own_layout(State(app): Shared) -> Result<Json<NodeLayout>, Failure> {
+    Ok(Json(layout::all(&app).await?))
+}
+
+async fn own_vm_layout(
+    State(app): Shared,
+    Path(vm): Path<String>,
+) -> Result<Json<VmLayout>, Failure> {
+    Ok(Json(layout::one(&app, &vm).await?))
+}
+
+async fn change_layout(State(app): Shared, body: String) -> Result<Response, Failure> {
+    let request: LayoutRequest = parse(if body.is_empty() { "{}" } else { &body })?;
+    Ok(lines::respond(move |lines| async move {
+        let done = layout::change(&app, &request, Some(&lines)).await;
+        lines.send(&done.map_or_else(Line::Error, |done| Line::Result(json!(done)))).await;
+    }))
 }
 
 async fn own_all(State(app): Shared) -> Result<Json<VmList>, Failure> {

@@ -8,6 +8,7 @@ mod evacuate;
 mod given_up;
 mod import;
 pub(crate) mod layout;
+mod layout_change;
 mod layout_places;
 mod lent;
 mod linked;

@@ -2,9 +2,6 @@
 //! CPUs that a layout keeps a guest's vCPUs to, as its metadata has them: by them its owner's own wishes are told from
 //! what the next layout may change.
 
-use std::fmt::Write;
-
-use mint_types::CpuSet;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
@@ -40,17 +37,11 @@ pub fn owners(xml: &str, domain: &Domain) -> Vec<VcpuPin> {
     domain.vcpu_pins.iter().filter(|pin| !marked.contains(pin)).cloned().collect()
 }
 
-/// The element as it stands in a domain's metadata, or, without a prefix, as libvirt wants it to put it there.
-///
-/// # Arguments
-/// * `pins` - of each vCPU by its number; empty of one that a layout does not keep.
-pub fn mark(pins: &[CpuSet], prefix: bool) -> String {
-    let mut words = String::new();
-    for (vcpu, cpus) in pins.iter().enumerate().filter(|(_, cpus)| !cpus.is_empty()) {
-        let blank = if words.is_empty() { "" } else { " " };
-        // a String takes all
-        let _ = write!(words, "{blank}{vcpu}:{cpus}");
-    }
+/// The element as it stands in a domain's metadata, or, without a prefix, as libvirt wants it to put it there. A vCPU that
+/// is about to get other CPUs may be there twice.
+pub fn mark(pins: &[VcpuPin], prefix: bool) -> String {
+    let words: Vec<String> = pins.iter().map(|pin| format!("{}:{}", pin.vcpu, pin.cpus)).collect();
+    let words = words.join(" ");
     if prefix {
         format!("<{ELEMENT} xmlns:{PREFIX}='{NAMESPACE}' {PINS}='{words}'/>")
     } else {
@@ -62,8 +53,9 @@ pub fn mark(pins: &[CpuSet], prefix: bool) -> String {
 mod tests {
     use super::*;
 
-    fn sets(lists: &[&str]) -> Vec<CpuSet> {
-        lists.iter().map(|list| CpuSet::try_from((*list).to_owned()).unwrap()).collect()
+    fn sets(pins: &[(u32, &str)]) -> Vec<VcpuPin> {
+        let pin = |(vcpu, cpus): &(u32, &str)| VcpuPin { vcpu: *vcpu, cpus: cpus.parse().unwrap() };
+        pins.iter().map(pin).collect()
     }
 
     fn domain(pins: &[&str], mark: &str) -> String {
@@ -83,10 +75,12 @@ mod tests {
             let owners = owners(&xml, &Domain::parse(&xml).unwrap());
             owners.iter().map(|pin| (pin.vcpu, pin.cpus.to_string())).collect()
         };
-        let given = mark(&sets(&["1-2", "", "4"]), true);
+        let given = mark(&sets(&[(0, "1-2"), (2, "4")]), true);
         assert_eq!(owned(&["1-2", "3", "4"], &given), [(1, "3".into())]);
         // as libvirt writes lists
         assert_eq!(owned(&["1,2", "3", "5"], &given), [(1, "3".into()), (2, "5".into())]);
+        let between = mark(&sets(&[(0, "1-2"), (0, "3")]), true);
+        assert_eq!((owned(&["1-2"], &between), owned(&["3"], &between)), (vec![], vec![]));
         assert_eq!(owned(&["1-2"], ""), [(0, "1-2".into())]);
         assert_eq!(owned(&["1-2"], &mark(&[], true)), [(0, "1-2".into())]);
         for bad in ["<mint:layout/>", "<mint:layout pins='0'/>", "<mint:layout pins='a:1'/>"] {
@@ -96,6 +90,6 @@ mod tests {
 
     #[test]
     fn libvirt_gets_the_element_without_its_prefix() {
-        assert_eq!(mark(&sets(&["1-2", "", "4"]), false), "<layout pins='0:1-2 2:4'/>");
+        assert_eq!(mark(&sets(&[(0, "1-2"), (2, "4")]), false), "<layout pins='0:1-2 2:4'/>");
     }
 }

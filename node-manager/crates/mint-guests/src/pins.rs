@@ -3,7 +3,7 @@
 
 use mint_types::CpuSet;
 
-use crate::domain::{Domain, DomainError};
+use crate::domain::{Domain, DomainError, VcpuPin};
 use crate::marks::mark;
 use crate::prepare::put;
 
@@ -19,11 +19,10 @@ pub fn keep_to(xml: &str, cpus: &[CpuSet]) -> Result<String, DomainError> {
     let pins = Domain::parse(xml)?.vcpu_pins;
     let (mut lines, mut kept) = (String::new(), Vec::new());
     for (vcpu, cpus) in (0_u32..).zip(cpus) {
-        let is_free = !cpus.is_empty() && !pins.iter().any(|pin| pin.vcpu == vcpu);
-        if is_free {
+        if !cpus.is_empty() && !pins.iter().any(|pin| pin.vcpu == vcpu) {
             lines += &format!("<vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>");
+            kept.push(VcpuPin { vcpu, cpus: cpus.clone() });
         }
-        kept.push(if is_free { cpus.clone() } else { CpuSet::default() });
     }
     if lines.is_empty() {
         return Ok(xml.to_owned());

@@ -55,6 +55,8 @@ pub enum OperationKind {
     Migrate,
     /// All guests that run on a node go to others.
     Evacuate,
+    /// Guests of a node get other CPUs, and their memory other NUMA nodes.
+    Layout,
 }
 
 impl fmt::Display for OperationKind {
@@ -71,6 +73,7 @@ impl fmt::Display for OperationKind {
             Self::Repair => "repair",
             Self::Migrate => "migrate",
             Self::Evacuate => "evacuate",
+            Self::Layout => "layout",
         })
     }
 }

@@ -13,8 +13,8 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, HostLeaves, ImportRequest,
-    KeptGone, MigrateRequest, MigrateResult, NodeKeeps, PinRequest, VmList, VmMemory, VmMemoryMap,
-    VmView,
+    KeptGone, LayoutRequest, LayoutResult, MigrateRequest, MigrateResult, NodeKeeps, NodeLayout,
+    PinRequest, VmLayout, VmList, VmMemory, VmMemoryMap, VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -53,6 +53,14 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/vms/{vm}/migrate", "Move it to another node while it runs", migrate)
             .takes::<MigrateRequest>()
             .lines::<MigrateResult>(),
+        get("/v1/vms/{vm}/layout", "Where it is on NUMA nodes, and why", here).gives::<VmLayout>(),
+        get("/v1/nodes/{node}/layout", "A node's guests on its NUMA nodes", there)
+            .gives::<NodeLayout>(),
+        post("/v1/nodes/{node}/layout", "Arrange them anew, or as they were", layout)
+            .takes::<LayoutRequest>()
+            .lines::<LayoutResult>(),
+        get("/v1/nodes/{node}/vms/{vm}/layout", "Where it is on NUMA nodes, and why", there_one)
+            .gives::<VmLayout>(),
         get("/v1/nodes/{node}/vms", "Guests of a node", there).gives::<VmList>(),
         post("/v1/nodes/{node}/vms", "Make a guest of a disk image", there)
             .takes::<ImportRequest>()
@@ -92,6 +100,12 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/leases", "May a guest of another node keep memory there?", there),
         post("/v1/nodes/{node}/leases/end", "It does not any more", there),
         get("/v1/nodes/{node}/pages", "To its memory server", pages_there).frames(),
+        get("/v1/local/layout", "This node's guests on its NUMA nodes", here).gives::<NodeLayout>(),
+        post("/v1/local/layout", "Arrange them anew, or as they were", here)
+            .takes::<LayoutRequest>()
+            .lines::<LayoutResult>(),
+        get("/v1/local/vms/{vm}/layout", "Where it is on NUMA nodes, and why", here)
+            .gives::<VmLayout>(),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),
         post("/v1/local/vms", "Make a guest of a disk image", here)
             .takes::<ImportRequest>()
@@ -169,6 +183,20 @@ async fn evacuate(
         return Ok(to_node(&app, &node, Method::POST, &uri, body).await?);
     }
     operate(app, who, Asked::Evacuate(node, how)).await
+}
+
+async fn layout(
+    State(app): Shared,
+    Who(who): Who,
+    Path(node): Path<String>,
+    uri: Uri,
+    body: String,
+) -> Result<Response, Failure> {
+    let how: LayoutRequest = parse(&body)?;
+    if how.dry_run {
+        return Ok(to_node(&app, &node, Method::POST, &uri, body).await?);
+    }
+    operate(app, who, Asked::Layout(node, how)).await
 }
 
 /// To this node's `mint-guestd`, as it was asked for.

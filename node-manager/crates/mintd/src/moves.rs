@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mint_api::{
-    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EventView, MigrateRequest,
-    MigrateResult, VmVerb, VmView, vm_path,
+    Client, ClientError, ErrorBody, ErrorCode, EvacuateRequest, EventView, LayoutRequest,
+    MigrateRequest, MigrateResult, VmVerb, VmView, vm_path,
 };
 use mint_node::OpError;
 use mint_ops::{End, Op};
@@ -30,7 +30,7 @@ const HERE: &str = "/v1/local";
 
 /// Whether operations of that kind are carried out by `mint-guestd`.
 pub(crate) fn is_one(kind: OperationKind) -> bool {
-    matches!(kind, OperationKind::Migrate | OperationKind::Evacuate)
+    matches!(kind, OperationKind::Migrate | OperationKind::Evacuate | OperationKind::Layout)
 }
 
 /// A move in the middle of which this daemon ended. Nothing is taken back: it goes on.
@@ -140,6 +140,23 @@ pub(crate) async fn evacuate(
     let gone = door.carry(app, op, &format!("{HERE}/evacuate"), how, None).await?;
     gone["vms"].as_array().into_iter().flatten().for_each(|moved| tell(app, moved));
     Ok(gone)
+}
+
+/// Arranges guests of a node anew on its NUMA nodes.
+///
+/// # Errors
+/// As `mint-guestd` says, and when the node cannot be reached.
+pub(crate) async fn layout(
+    app: &Arc<App>,
+    op: &Op,
+    node: &str,
+    how: &LayoutRequest,
+) -> Result<Value, ErrorBody> {
+    op.running().map_err(|error| op_error(OpError::Journal(error)))?;
+    let door = Door::of(app, place(app, node)?)?;
+    // what has gone to another NUMA node goes back by an operation of its own
+    op.no_return().map_err(|error| op_error(OpError::Journal(error)))?;
+    door.carry(app, op, &format!("{HERE}/layout"), how, None).await
 }
 
 /// The way to a node's `mint-guestd`.

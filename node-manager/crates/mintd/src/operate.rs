@@ -128,6 +128,7 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
             let gone = moves::evacuate(&app, op, &node, &how).await;
             return gone.inspect_err(|error| app.move_metrics.not_done(error));
         }
+        Request::Layout(node, how) => return moves::layout(&app, op, &node, &how).await,
         Request::Repair => {
             return app.carry(op, |nodes, _| nodes.repair()).await.map(|done| value(&done));
         }

@@ -3,8 +3,8 @@
 //! middle knows from it how to go on.
 
 use mint_api::{
-    AddRequest, ApplyRequest, EvacuateRequest, MigrateRequest, RemoveRequest, ResizeRequest,
-    StartRequest, StopRequest,
+    AddRequest, ApplyRequest, EvacuateRequest, LayoutRequest, MigrateRequest, RemoveRequest,
+    ResizeRequest, StartRequest, StopRequest,
 };
 use mint_types::OperationKind;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,7 @@ pub(crate) enum Request {
         how: MigrateRequest,
     },
     Evacuate(String, EvacuateRequest),
+    Layout(String, LayoutRequest),
 }
 
 impl Request {
@@ -45,6 +46,7 @@ impl Request {
             Self::Repair => OperationKind::Repair,
             Self::Migrate { .. } => OperationKind::Migrate,
             Self::Evacuate(..) => OperationKind::Evacuate,
+            Self::Layout(..) => OperationKind::Layout,
         }
     }
 
@@ -58,7 +60,8 @@ impl Request {
             | Self::Kill(node)
             | Self::Remove(node, _)
             | Self::Resize(node, _)
-            | Self::Evacuate(node, _) => node.clone(),
+            | Self::Evacuate(node, _)
+            | Self::Layout(node, _) => node.clone(),
             Self::Migrate { vm, .. } => vm.clone(),
             Self::Apply(_) | Self::Repair => String::new(),
         }

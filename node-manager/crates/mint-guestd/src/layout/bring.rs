@@ -15,6 +15,7 @@ use mint_layout::{Bind, NumaId, Relocation};
 use mint_types::CpuSet;
 use tracing::{info, warn};
 
+use super::change::came;
 use super::host::{Host, resident};
 use super::memory::Memory;
 use super::place::find;
@@ -42,12 +43,15 @@ pub(crate) async fn make_room(
     pins: Vec<CpuSet>,
 ) -> Result<(), ErrorBody> {
     wish.profile.check().map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
-    let samples = wish.profile.vcpus.clone();
+    let (samples, policy) = (wish.profile.vcpus.clone(), wish.policy);
     let found = find(app, wish, pins).await?;
     let (host, landing) =
         found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
     let evicted = Arc::new(Evictions::default());
+    let why = landing.plan.why.iter().find(|why| why.guest == landing.guest.id).cloned();
     let place = Place {
+        policy,
+        why,
         uuid: uuid.to_owned(),
         attempt,
         guest: landing.guest,
@@ -86,13 +90,13 @@ fn evict(memory: &dyn Memory, host: &Host, evictions: &[Relocation], evicted: &E
     }
 }
 
-fn address(resident: &Resident, offset: u64) -> Option<u64> {
+pub(super) fn address(resident: &Resident, offset: u64) -> Option<u64> {
     let ram = resident.ram.as_ref()?;
     Some(ram.address + offset.checked_sub(ram.offset)?)
 }
 
 /// Gives the bytes that are there then.
-fn relocate(
+pub(super) fn relocate(
     memory: &dyn Memory,
     process: u32,
     (start, bytes): (u64, u64),
@@ -166,7 +170,7 @@ pub(crate) async fn started(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> 
     .await
 }
 
-fn prefer(memory: &dyn Memory, file: &Path, bind: &Bind) -> std::io::Result<()> {
+pub(super) fn prefer(memory: &dyn Memory, file: &Path, bind: &Bind) -> std::io::Result<()> {
     memory.prefer(file, bind.offset, bind.bytes, bind.numa)
 }
 
@@ -196,18 +200,23 @@ pub(crate) async fn landed(app: &Arc<App>, uuid: &str) -> Result<Option<LayoutFi
         asked.layouts.samples.adopt(&place.uuid, &place.samples);
         asked.layouts.places.change(&place.uuid, place.attempt, |place| place.has_come = true);
         let resident = resident(&asked, running);
+        let qemu = resident.running.qemu;
         let Some(ram) = resident.ram else { return Ok(None) };
         let memory = &*asked.layouts.memory;
         let mut figures = LayoutFigures::default();
         for bind in within(&place.binds, &ram) {
             let address = ram.address + (bind.offset - ram.offset);
-            if let Err(error) = sweep(memory, resident.running.qemu, (address, bind), &mut figures)
-            {
+            if let Err(error) = sweep(memory, qemu, (address, bind), &mut figures) {
                 warn!(uuid = place.uuid, %error, "where its memory is cannot be told");
                 return Ok(None);
             }
         }
         let evicted = place.evicted.list().iter().map(|one| one.bytes).sum();
+        let guest = (place.uuid.as_str(), qemu);
+        let sizes = (figures.placed_bytes, evicted);
+        if let Err(error) = came(&asked, guest, place.why.as_ref(), place.policy, sizes) {
+            warn!(uuid = place.uuid, %error, "why it is where it is is not written down");
+        }
         Ok(Some(LayoutFigures { evicted_bytes: evicted, ..figures }))
     });
     figures.await

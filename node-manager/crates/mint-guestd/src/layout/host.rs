@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mint_api::{ErrorBody, ErrorCode};
 use mint_guests::arrival::{Departure, LayoutWish};
 use mint_guests::domain::Domain;
-use mint_guests::numa;
+use mint_guests::numa::{self, HostNuma};
 use mint_guests::residents::{Piece, Resident, bytes_there};
 use mint_guests::running::running;
 use mint_guests::vcpus::{ram, threads};
@@ -18,6 +18,7 @@ use crate::app::App;
 
 /// What was read at a moment.
 pub(super) struct Host {
+    pub numa: Vec<HostNuma>,
     pub topology: Topology,
     pub residents: Vec<(Resident, Vec<Piece>)>,
 }
@@ -37,11 +38,12 @@ impl Host {
             residents.push((resident, pieces));
         }
         let there = bytes_there(residents.iter().flat_map(|(_, pieces)| pieces));
-        let topology = numa::topology(&numa::read(&root), &there).map_err(|error| {
+        let numa = numa::read(&root);
+        let topology = numa::topology(&numa, &there).map_err(|error| {
             ErrorBody::from_error(ErrorCode::Failed, &error)
                 .hint("the files are /sys/devices/system/node/node*")
         })?;
-        Ok(Self { topology, residents })
+        Ok(Self { numa, topology, residents })
     }
 
     /// The guests that run.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this daemon knows of layouts from one request to the next.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::memory::{Kernel, Memory};
 use super::places::Places;
@@ -12,6 +12,10 @@ pub(crate) struct Layouts {
     pub(super) samples: Samples,
     pub(super) places: Places,
     pub(super) memory: Arc<dyn Memory>,
+    /// Whoever arranges guests anew has it.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Whoever changes what is written down has it.
+    pub(super) keeping: Mutex<()>,
 }
 
 impl Default for Layouts {
@@ -23,7 +27,13 @@ impl Default for Layouts {
 impl Layouts {
     /// Whose pages somebody else sees to.
     pub fn with(memory: Arc<dyn Memory>) -> Self {
-        Self { samples: Samples::default(), places: Places::default(), memory }
+        Self {
+            samples: Samples::default(),
+            places: Places::default(),
+            memory,
+            changing: tokio::sync::Mutex::default(),
+            keeping: Mutex::default(),
+        }
     }
 
     /// Guests were looked at then.

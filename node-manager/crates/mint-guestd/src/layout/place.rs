@@ -7,7 +7,7 @@ use mint_api::{ErrorBody, ErrorCode};
 use mint_guests::arrival::{LayoutWish, OVERHEAD_BYTES, Placement, Plan};
 use mint_guests::domain::Domain;
 use mint_guests::pins::keep_to;
-use mint_layout::{Landing, LandingError, Limits, Simple, land};
+use mint_layout::{Landing, LandingError, Limits, Policy, Simple, Topology, land};
 use mint_types::{CpuSet, LayoutPolicy, Refusal, RefusalCode, format_bytes};
 
 use super::host::Host;
@@ -58,17 +58,25 @@ pub(super) async fn find(
             let running: Vec<_> = others.guests.iter().map(|guest| guest.id.clone()).collect();
             let coming = asked.layouts.places.guests().into_iter();
             others.guests.extend(coming.filter(|guest| !running.contains(&guest.id)));
-            let mut policy = match wish.policy {
-                LayoutPolicy::Simple => Simple::default(),
-            };
-            // what QEMU needs beside its guest's memory, of any NUMA node
-            let qemus = OVERHEAD_BYTES * (1 + asked.layouts.places.guests().len() as u64);
-            let (topology, limits) = (&host.topology.without(qemus), Limits::default());
-            let landing = land(&mut policy, topology, &others, &wish.profile, &allowed, &limits);
+            let mut policy = policy_of(wish.policy);
+            let (topology, limits) = (&with_room(&asked, &host.topology), Limits::default());
+            let landing = land(&mut *policy, topology, &others, &wish.profile, &allowed, &limits);
             landing.map(|landing| (host, landing))
         }))
     });
     found.await?
+}
+
+/// The host without what QEMUs need beside their guests' memory, of any NUMA node: of one guest more than is to come.
+pub(super) fn with_room(app: &App, topology: &Topology) -> Topology {
+    topology.without(OVERHEAD_BYTES * (1 + app.layouts.places.guests().len() as u64))
+}
+
+/// The policy of that name.
+pub(super) fn policy_of(policy: LayoutPolicy) -> Box<dyn Policy + Send> {
+    match policy {
+        LayoutPolicy::Simple => Box::new(Simple::default()),
+    }
 }
 
 fn refused(name: &str, error: &LandingError) -> ErrorBody {
@@ -76,9 +84,10 @@ fn refused(name: &str, error: &LandingError) -> ErrorBody {
         LandingError::NoRoom { .. } => {
             (RefusalCode::MemoryShort, "move a guest away first, or give the node more memory")
         }
-        LandingError::Policy(_) => {
-            (RefusalCode::VmTied, "wait some seconds, or move it without a layout: --layout none")
-        }
+        LandingError::Policy(_) => (
+            RefusalCode::SignalAbsent,
+            "wait some seconds, or move it without a layout: --layout none",
+        ),
     };
     let text = format!("vm {name} gets no place: {error}");
     ErrorBody::refused(vec![Refusal::new(code, format_args!("vm {name}"), text).hint(hint)])

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mint_layout::{Bind, Guest, NumaId, Ring};
+use mint_layout::{Bind, Guest, NumaId, Ring, Why};
+use mint_types::LayoutPolicy;
 
 /// Memory of another guest that has gone for one that is to come.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +55,10 @@ pub(super) struct Place {
     pub attempt: Option<u64>,
     /// The guest where it will be.
     pub guest: Guest,
+    /// Who found it.
+    pub policy: LayoutPolicy,
+    /// What that said of it; nothing if it comes to where it would have come.
+    pub why: Option<Why>,
     /// NUMA nodes of its memory.
     pub binds: Vec<Bind>,
     /// What its last host has measured.

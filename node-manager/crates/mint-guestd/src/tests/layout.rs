@@ -113,9 +113,20 @@ pub(crate) fn free(name: &str) -> String {
     )
 }
 
+/// The same, kept to a CPU by its owner.
+pub(crate) fn kept(name: &str, cpu: u32) -> String {
+    let pin = format!("</vcpu><cputune><vcpupin vcpu='0' cpuset='{cpu}'/></cputune>");
+    free(name).replace("</vcpu>", &pin)
+}
+
 /// A guest runs: its vCPU ran on that CPU last, and for so long in all.
 pub(crate) fn runs(root: &Path, name: &str, process: u32, cpu: u32, run_ms: u64) {
-    let record = format!("<domstatus state='running' pid='{process}'>{}</domstatus>", free(name));
+    runs_as(root, (name, &free(name)), process, cpu, run_ms);
+}
+
+/// The same of one with that XML.
+pub(crate) fn runs_as(root: &Path, (name, xml): (&str, &str), process: u32, cpu: u32, run_ms: u64) {
+    let record = format!("<domstatus state='running' pid='{process}'>{xml}</domstatus>");
     put(root, &format!("run/libvirt/qemu/{name}.xml"), &record);
     put(root, &format!("run/libvirt/qemu/{name}.pid"), &process.to_string());
     let end = ADDRESS + RAM;
@@ -127,5 +138,11 @@ pub(crate) fn runs(root: &Path, name: &str, process: u32, cpu: u32, run_ms: u64)
         format!("1 (CPU 0/KVM) S 1 2 3 4 5 6 7 8 9 10 {} 0 {}\n", run_ms / 10, rest.join(" "));
     put(root, &format!("{task}/stat"), &stat);
     put(root, &format!("{task}/comm"), "CPU 0/KVM\n");
-    put(root, &format!("{task}/status"), "Cpus_allowed_list:\t0-1\n");
+    may_run(root, process, "0-1");
+}
+
+/// Its vCPU may run on these.
+pub(crate) fn may_run(root: &Path, process: u32, cpus: &str) {
+    let task = format!("proc/{process}/task/{}", process + 1);
+    put(root, &format!("{task}/status"), &format!("Cpus_allowed_list:\t{cpus}\n"));
 }

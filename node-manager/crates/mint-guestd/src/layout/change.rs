@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Guests of this node are arranged anew as a policy has it, and as they were before (L, 3.1: the Optimizer).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mint_api::{
+    ErrorBody, ErrorCode, LayoutReason, LayoutRequest, LayoutResult, Line, MemoryGoes, VcpuChange,
+    VmLayoutChange, VmPins,
+};
+use mint_guests::domain::VcpuPin;
+use mint_guests::residents::{Piece, Resident};
+use mint_layout::{Confidence, Limits, Plan, PolicyError, Relocation, Why};
+use mint_serve::lines::Lines;
+use mint_types::{
+    CpuSet, GuestThread, LayoutPolicy, NodeId, PinChange, Refusal, RefusalCode, format_bytes,
+};
+use tracing::{info, warn};
+
+use super::bring::{address, prefer, relocate};
+use super::host::Host;
+use super::kept::{Before, FILE, Kept, Reason, Undo, Was, read, write};
+use super::place::{policy_of, with_room};
+use super::show::near_bytes;
+use crate::app::{App, Moving};
+use crate::pins;
+
+/// Arranges them anew, or as they were, or says what that would change. `lines` gets what is done, in words.
+///
+/// # Errors
+/// When there is no plan, another request is at it, or libvirt gives no other CPUs: then all is as it was.
+pub(crate) async fn change(
+    app: &Arc<App>,
+    request: &LayoutRequest,
+    lines: Option<&Lines>,
+) -> Result<LayoutResult, ErrorBody> {
+    let here = app.here().await?.id;
+    let Ok(_changing) = app.layouts.changing.try_lock() else {
+        let refusal = Refusal::new(
+            RefusalCode::VmBusy,
+            format_args!("layout of node {here}"),
+            "guests are arranged anew already",
+        );
+        return Err(ErrorBody::refused(vec![refusal.hint("try again: mintctl operation list")]));
+    };
+    if request.undo {
+        return undo(app, here, request.dry_run, lines).await;
+    }
+    let (host, plan) = plan(app, request.policy).await?;
+    let mut work = works(&host, &plan);
+    let result = |work: &[Work], is_done| LayoutResult {
+        node: here,
+        policy: Some(request.policy),
+        expected_gain: plan.gain,
+        vms: work.iter().map(|one| one.change.clone()).collect(),
+        is_done,
+    };
+    if request.dry_run || work.is_empty() {
+        return Ok(result(&work, !request.dry_run));
+    }
+    let _moving = leave_moving(app, &mut work);
+    keep(app, |kept| kept.undo = Some(undo_of(&work)))?;
+    if let Err(error) = give_cpus(app, &work).await {
+        // libvirt has taken those back that it gave
+        keep(app, |kept| kept.undo = None)?;
+        return Err(error);
+    }
+    for at in 0..work.len() {
+        let went = send(app, &work[at]).await?;
+        if let Some(went) = went {
+            let text = format!(
+                "vm {}: {} of its memory are there",
+                work[at].change.name,
+                format_bytes(went)
+            );
+            say(lines, text).await;
+        }
+        work[at].change.went_bytes = went;
+    }
+    let reasons = reasons(&host, &plan, &work, request.policy);
+    keep(app, |kept| kept.reasons.extend(reasons))?;
+    Ok(result(&work, true))
+}
+
+async fn say(lines: Option<&Lines>, text: String) {
+    if let Some(lines) = lines {
+        // whoever listens may have gone
+        lines.send(&Line::Progress(text)).await;
+    }
+}
+
+/// What a policy would do with the guests that run, those that are to come where they will be.
+async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<(Host, Plan), ErrorBody> {
+    let asked = app.clone();
+    let found = app.call(move |_| {
+        Ok(Host::look(&asked).map(|host| {
+            let mut all = host.snapshot();
+            let running: Vec<_> = all.guests.iter().map(|guest| guest.id.clone()).collect();
+            for mut guest in asked.layouts.places.guests() {
+                if running.contains(&guest.id) {
+                    continue;
+                }
+                // it was promised
+                guest.is_fixed = true;
+                for vcpu in &mut guest.vcpus {
+                    vcpu.allowed = vcpu.cpus(&host.topology, vcpu.domain);
+                }
+                all.guests.push(guest);
+            }
+            let topology = &with_room(&asked, &host.topology);
+            let plan = policy_of(policy).plan(&all, topology, &Limits::default());
+            plan.map(|plan| (host, plan))
+        }))
+    });
+    found.await??.map_err(|error| {
+        let hint = match error {
+            PolicyError::Lacks { .. } => "wait some seconds, or take another policy: --policy",
+            PolicyError::Snapshot(_) => "look again: guests may have moved meanwhile",
+        };
+        let resource = format!("policy {policy}");
+        ErrorBody::refused(vec![
+            Refusal::new(RefusalCode::SignalAbsent, resource, error).hint(hint),
+        ])
+    })
+}
+
+/// What is to be done with a guest.
+struct Work {
+    change: VmLayoutChange,
+    resident: Resident,
+    pieces: Vec<Piece>,
+    relocations: Vec<Relocation>,
+}
+
+/// Of each guest that changes, the first to choose first.
+fn works(host: &Host, plan: &Plan) -> Vec<Work> {
+    let mut order: Vec<&str> = plan.why.iter().map(|why| why.guest.0.as_str()).collect();
+    let changed = plan.pins.iter().map(|pins| &pins.guest);
+    for id in changed.chain(plan.relocations.iter().map(|one| &one.guest)) {
+        if !order.contains(&id.0.as_str()) {
+            order.push(&id.0);
+        }
+    }
+    let work = |uuid: &str| {
+        let its = |(resident, _): &&(Resident, Vec<Piece>)| resident.running.uuid == uuid;
+        let (resident, pieces) = host.residents.iter().find(its)?;
+        let why = plan.why.iter().find(|why| why.guest.0 == uuid);
+        let cpus = plan.pins.iter().find(|pins| pins.guest.0 == uuid);
+        let vcpus = resident.threads.iter().zip(cpus.map_or(&[][..], |pins| &pins.cpus));
+        let vcpus = vcpus.filter(|(thread, now)| {
+            let is_owners = resident.running.pins.iter().any(|pin| pin.vcpu == thread.vcpu);
+            !is_owners && thread.allowed != **now
+        });
+        let relocations = plan.relocations.iter().filter(|one| one.guest.0 == uuid);
+        let change = VmLayoutChange {
+            name: resident.running.name.clone(),
+            uuid: uuid.to_owned(),
+            rank: why.map_or(0, |why| why.rank),
+            misses_per_kilo: why.map_or(0.0, |why| why.misses_per_kilo),
+            is_guessed: why.is_none_or(|why| why.confidence == Confidence::Guessed),
+            expected_gain: why.map_or(0.0, |why| why.gain),
+            vcpus: vcpus
+                .map(|(thread, now)| VcpuChange {
+                    vcpu: thread.vcpu,
+                    was: thread.allowed.clone(),
+                    now: now.clone(),
+                })
+                .collect(),
+            memory: goes(relocations.clone()),
+            went_bytes: None,
+            left_alone: None,
+        };
+        let is_any = !change.vcpus.is_empty() || !change.memory.is_empty();
+        is_any.then(|| Work {
+            change,
+            resident: resident.clone(),
+            pieces: pieces.clone(),
+            relocations: relocations.cloned().collect(),
+        })
+    };
+    order.into_iter().filter_map(work).collect()
+}
+
+/// By from and to.
+fn goes<'plan>(relocations: impl Iterator<Item = &'plan Relocation>) -> Vec<MemoryGoes> {
+    let mut sums: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    for one in relocations {
+        *sums.entry((one.from.0, one.to.0)).or_default() += one.bytes;
+    }
+    sums.into_iter().map(|((from, to), bytes)| MemoryGoes { from, to, bytes }).collect()
+}
+
+/// Guests that somebody moves are left alone; the others are nobody else's while this is held.
+fn leave_moving(app: &Arc<App>, work: &mut [Work]) -> Vec<Moving> {
+    let mut held = Vec::new();
+    for one in work {
+        match app.see_to(&one.change.uuid) {
+            Some(moving) => held.push(moving),
+            None => {
+                one.change.left_alone = Some("it is being moved to another node".to_owned());
+                one.relocations.clear();
+            }
+        }
+    }
+    held
+}
+
+/// How guests are before they change.
+fn undo_of(work: &[Work]) -> Undo {
+    let before = |work: &Work| Before {
+        name: work.change.name.clone(),
+        uuid: work.change.uuid.clone(),
+        qemu: work.resident.running.qemu,
+        vcpus: work.change.vcpus.iter().map(|vcpu| (vcpu.vcpu, vcpu.was.clone())).collect(),
+        memory: work
+            .relocations
+            .iter()
+            .map(|one| Was { offset: one.offset, bytes: one.bytes, numa: one.from })
+            .collect(),
+    };
+    let changes = work.iter().filter(|one| one.change.left_alone.is_none());
+    Undo { at_s: now_s(), vms: changes.map(before).collect() }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Changes what is written down.
+fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
+    let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = app.host.path(FILE);
+    let mut kept = read(&path);
+    let running = mint_guests::running::running(&app.host.path("/"));
+    kept.reasons.retain(|uuid, reason| {
+        running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)
+    });
+    change(&mut kept);
+    write(&path, &kept).map_err(|error| {
+        let text = format!("{} cannot be written: {error}", path.display());
+        ErrorBody::new(ErrorCode::Failed, text).hint("guests are as they were")
+    })
+}
+
+/// CPUs of all guests, or of none.
+async fn give_cpus(app: &Arc<App>, work: &[Work]) -> Result<(), ErrorBody> {
+    let changes = work.iter().filter(|one| one.change.left_alone.is_none());
+    let changes: Vec<&Work> = changes.filter(|one| !one.change.vcpus.is_empty()).collect();
+    for one in &changes {
+        // before, as a pin that is not marked is its owner's
+        mark(app, one).await?;
+    }
+    let vms: Vec<VmPins> = changes
+        .iter()
+        .map(|one| {
+            let each = one.change.vcpus.iter();
+            let changes = each.map(|vcpu| pin(vcpu.vcpu, &vcpu.was, &vcpu.now)).collect();
+            VmPins { name: one.change.name.clone(), uuid: one.change.uuid.clone(), changes }
+        })
+        .collect();
+    pins::change(app, &vms).await
+}
+
+fn pin(vcpu: u32, was: &CpuSet, now: &CpuSet) -> PinChange {
+    let thread = GuestThread::Vcpu(vcpu);
+    PinChange { thread, is_defined: false, was: was.clone(), now: now.clone() }
+}
+
+/// Marks what a layout keeps vCPUs to: these, before and after, and what is marked already of others.
+async fn mark(app: &Arc<App>, work: &Work) -> Result<(), ErrorBody> {
+    let mut marks = work.resident.running.marked.clone();
+    marks.retain(|pin| work.change.vcpus.iter().all(|vcpu| vcpu.vcpu != pin.vcpu));
+    for VcpuChange { vcpu, was, now } in &work.change.vcpus {
+        marks.extend([was, now].map(|cpus| VcpuPin { vcpu: *vcpu, cpus: cpus.clone() }));
+    }
+    let uuid = work.change.uuid.clone();
+    app.ask(move |hypervisor| hypervisor.mark(&uuid, &marks)).await
+}
+
+/// A guest's memory goes; gives what is there then. Nothing of one without any.
+async fn send(app: &Arc<App>, work: &Work) -> Result<Option<u64>, ErrorBody> {
+    if work.relocations.is_empty() {
+        return Ok(None);
+    }
+    let (asked, resident) = (app.clone(), work.resident.clone());
+    let relocations = work.relocations.clone();
+    app.call(move |_| {
+        let each = relocations.iter().map(|one| go(&asked, &resident, one));
+        Ok(Some(each.sum()))
+    })
+    .await
+}
+
+fn go(app: &App, resident: &Resident, one: &Relocation) -> u64 {
+    let Some(start) = address(resident, one.offset) else { return 0 };
+    let (qemu, memory) = (resident.running.qemu, &*app.layouts.memory);
+    // what it touches first later comes there, too
+    if let Some(ram) = resident.ram.as_ref().filter(|ram| ram.is_file) {
+        let bind = mint_layout::Bind { offset: one.offset, bytes: one.bytes, numa: one.to };
+        if let Err(error) = prefer(memory, &app.host.path(&ram.path(qemu)), &bind) {
+            warn!(guest = %one.guest, %error, "what it touches later comes to where it comes");
+        }
+    }
+    let went = relocate(memory, qemu, (start, one.bytes), one.to, || true);
+    info!(guest = %one.guest, to = %one.to, bytes = one.bytes, went, "is arranged anew");
+    went
+}
+
+/// Why each guest is where it is from now on.
+fn reasons(
+    host: &Host,
+    plan: &Plan,
+    work: &[Work],
+    policy: LayoutPolicy,
+) -> BTreeMap<String, Reason> {
+    let done = work.iter().filter(|one| one.change.left_alone.is_none());
+    let of = |one: &Work| {
+        let guest = one.resident.guest(&host.topology, &one.pieces);
+        let all: u64 = plan.relocations.iter().map(|one| one.bytes).sum();
+        let own: u64 = one.relocations.iter().map(|one| one.bytes).sum();
+        let rates = guest.vcpus.iter().map(|vcpu| vcpu.samples.instructions_per_s());
+        let why = plan.why.iter().find(|why| why.guest == guest.id);
+        let reason = LayoutReason {
+            near_bytes_before: Some(near_bytes(&host.topology, &guest, &one.pieces)),
+            instructions_s_before: rates.sum(),
+            ..reason(why, policy, own, if why.is_some() { all - own } else { 0 })
+        };
+        (one.change.uuid.clone(), Reason { qemu: one.resident.running.qemu, reason })
+    };
+    done.map(of).collect()
+}
+
+/// What a plan says of a guest; `evicted_bytes`: of others.
+fn reason(
+    why: Option<&Why>,
+    policy: LayoutPolicy,
+    placed_bytes: u64,
+    evicted_bytes: u64,
+) -> LayoutReason {
+    LayoutReason {
+        policy,
+        at_s: now_s(),
+        before_it_came: false,
+        rank: why.map_or(0, |why| why.rank),
+        misses_per_kilo: why.map_or(0.0, |why| why.misses_per_kilo),
+        is_guessed: why.is_none_or(|why| why.confidence == Confidence::Guessed),
+        expected_gain: why.map_or(0.0, |why| why.gain),
+        placed_bytes,
+        evicted_bytes,
+        near_bytes_before: None,
+        instructions_s_before: None,
+    }
+}
+
+/// A guest has come to the place that it was given before.
+///
+/// # Errors
+/// When it cannot be written down.
+pub(super) fn came(
+    app: &App,
+    (uuid, qemu): (&str, u32),
+    why: Option<&Why>,
+    policy: LayoutPolicy,
+    (placed_bytes, evicted_bytes): (u64, u64),
+) -> Result<(), ErrorBody> {
+    let reason =
+        LayoutReason { before_it_came: true, ..reason(why, policy, placed_bytes, evicted_bytes) };
+    keep(app, |kept| _ = kept.reasons.insert(uuid.to_owned(), Reason { qemu, reason }))
+}
+
+/// Guests that still run as they did get the CPUs and NUMA nodes back that they had before the last change.
+async fn undo(
+    app: &Arc<App>,
+    here: NodeId,
+    dry_run: bool,
+    lines: Option<&Lines>,
+) -> Result<LayoutResult, ErrorBody> {
+    let asked = app.clone();
+    let looked = app.call(move |_| {
+        Ok(Host::look(&asked).map(|host| (host, read(&asked.host.path(FILE)).undo)))
+    });
+    let (host, undo) = looked.await??;
+    let Some(undo) = undo else {
+        let text = "nothing was arranged anew since this node booted, or that is undone already";
+        let resource = format!("layout of node {here}");
+        let refusal = Refusal::new(RefusalCode::UndoAbsent, resource, text);
+        return Err(ErrorBody::refused(vec![refusal.hint("mintctl layout show")]));
+    };
+    let mut work: Vec<Work> = undo.vms.iter().filter_map(|before| back(&host, before)).collect();
+    if !dry_run {
+        let _moving = leave_moving(app, &mut work);
+        give_cpus(app, &work).await?;
+        for one in &mut work {
+            one.change.went_bytes = send(app, one).await?;
+            say(lines, format!("vm {}: as it was", one.change.name)).await;
+        }
+        let names: Vec<String> = work.iter().map(|one| one.change.uuid.clone()).collect();
+        keep(app, |kept| {
+            kept.undo = None;
+            kept.reasons.retain(|uuid, _| !names.contains(uuid));
+        })?;
+    }
+    let vms = work.into_iter().map(|one| one.change).collect();
+    Ok(LayoutResult { node: here, policy: None, expected_gain: 0.0, vms, is_done: !dry_run })
+}
+
+/// What is to be done for a guest to be as it was; none of one that runs no more, or anew.
+fn back(host: &Host, before: &Before) -> Option<Work> {
+    let its = |(resident, _): &&(Resident, Vec<Piece>)| {
+        resident.running.uuid == before.uuid && resident.running.qemu == before.qemu
+    };
+    let (resident, pieces) = host.residents.iter().find(its)?;
+    let had = resident.threads.iter().filter_map(|thread| {
+        let was = before.vcpus.get(&thread.vcpu)?;
+        let is_owners = resident.running.pins.iter().any(|pin| pin.vcpu == thread.vcpu);
+        let now = was.clone();
+        let change = VcpuChange { vcpu: thread.vcpu, was: thread.allowed.clone(), now };
+        (!is_owners && change.was != change.now).then_some(change)
+    });
+    let guest = resident.guest(&host.topology, pieces).id;
+    let numa_of = |was: &Was| {
+        let there = pieces.iter().find(|piece| piece.offset == was.offset);
+        there.and_then(|piece| piece.there.keys().next().copied()).unwrap_or(was.numa)
+    };
+    let relocations: Vec<Relocation> = before
+        .memory
+        .iter()
+        .map(|was| Relocation {
+            guest: guest.clone(),
+            offset: was.offset,
+            bytes: was.bytes,
+            from: numa_of(was),
+            to: was.numa,
+        })
+        .collect();
+    let change = VmLayoutChange {
+        name: before.name.clone(),
+        uuid: before.uuid.clone(),
+        rank: 0,
+        misses_per_kilo: 0.0,
+        is_guessed: false,
+        expected_gain: 0.0,
+        vcpus: had.collect(),
+        memory: goes(relocations.iter()),
+        went_bytes: None,
+        left_alone: None,
+    };
+    Some(Work { change, resident: resident.clone(), pieces: pieces.clone(), relocations })
+}
