@@ -113,7 +113,7 @@ pub(crate) async fn expect(
     uuid: String,
     expected: Expected,
 ) -> Result<(), ErrorBody> {
-    let Expected { from, machine, attempt, disks, memory, layout: wish, pins } = expected;
+    let Expected { from, machine, attempt, disks, memory, layout: wish, pins, later } = expected;
     let guest = uuid.clone();
     let (side, peer) = (Side::Arrival, from);
     let record = Record { side, uuid, attempt, peer, machine, disks, xml: None, memory, why: None };
@@ -138,6 +138,9 @@ pub(crate) async fn expect(
     })
     .await??;
     step("arrival-written").await;
+    if let Some(policy) = later {
+        app.layouts.later.expect(&guest, policy);
+    }
     if let Some(wish) = wish {
         // the guest can come without
         if let Err(error) = layout::make_room(app, &guest, attempt, wish, pins).await {

@@ -6,23 +6,27 @@
 //! A guest that is given a place has one as long as the record of its arrival is there
 //! ([`crate::journal`]): when that is gone and the guest has not come, what others lost for it goes back.
 
+mod after;
 mod bring;
 mod change;
 mod host;
 mod kept;
 pub(crate) mod known;
+mod later;
 mod memory;
+mod pages;
 mod place;
 mod places;
+mod reasons;
 mod samples;
 mod show;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
+use self::later::EACH;
 use crate::app::App;
 use crate::journal::Side;
 
@@ -33,9 +37,6 @@ pub(crate) use host::wish;
 pub(crate) use memory::Memory;
 pub(crate) use place::place;
 pub(crate) use show::{all, one};
-
-/// Between samples of what vCPUs do.
-const EACH: Duration = Duration::from_secs(1);
 
 /// Measures this node's guests, and looks after places of guests that do not come, for ever.
 pub(crate) async fn watch(app: Arc<App>) {
@@ -50,6 +51,7 @@ pub(crate) async fn watch(app: Arc<App>) {
             warn!(%error, "guests are not measured");
         }
         tidy(&app).await;
+        after::tend(&app).await;
         sleep(EACH.saturating_sub(began.elapsed())).await;
     }
 }

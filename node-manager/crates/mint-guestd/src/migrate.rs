@@ -448,7 +448,10 @@ impl Way {
         let (from, machine, attempt) = (self.from.id, self.from_machine, Some(self.attempt));
         let (wish, placement) = (self.layout.clone(), self.plan.layout.as_ref());
         let pins = placement.map(|placement| placement.pins.clone()).unwrap_or_default();
-        let expected = Expected { from, machine, attempt, disks, memory, layout: wish, pins };
+        let later = self.request.layout == Some(LayoutWhen::After);
+        let later = later.then_some(LayoutPolicy::Simple);
+        let expected =
+            Expected { from, machine, attempt, disks, memory, layout: wish, pins, later };
         let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;
         told.map(drop).map_err(client_error)
     }

@@ -4,7 +4,7 @@
 
 use mint_api::{LayoutFigures, MigrateFigures};
 use mint_guests::arrival::LayoutWish;
-use mint_types::{CpuSet, MachineId, NodeId};
+use mint_types::{CpuSet, LayoutPolicy, MachineId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A guest that came, as its new node has it.
@@ -50,6 +50,9 @@ pub(crate) struct Expected {
     /// With that: CPUs of each of its vCPUs, as its XML has them.
     #[serde(default)]
     pub pins: Vec<CpuSet>,
+    /// Of a guest that is to be arranged with the others when it has come: by whom.
+    #[serde(default)]
+    pub later: Option<LayoutPolicy>,
 }
 
 /// A guest that is about to come is not to.

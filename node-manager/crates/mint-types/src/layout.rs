@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub enum LayoutWhen {
     /// Before it comes: what is in the way is gone by then (L, section 3).
     Before,
+    /// After it has come and was measured there (L, section 2).
+    After,
     /// Never: it comes to where it comes.
     None,
 }
@@ -29,8 +31,8 @@ pub enum LayoutPolicy {
 
 /// It is no such word.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' is none: want before, none")]
-pub struct ParseLayoutError(String);
+#[error("'{0}' is none: want {1}")]
+pub struct ParseLayoutError(String, &'static str);
 
 impl LayoutWhen {
     /// As users write it.
@@ -38,6 +40,7 @@ impl LayoutWhen {
     pub fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
+            Self::After => "after",
             Self::None => "none",
         }
     }
@@ -69,8 +72,18 @@ impl FromStr for LayoutWhen {
     type Err = ParseLayoutError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = [Self::Before, Self::None].into_iter().find(|when| when.name() == text);
-        found.ok_or_else(|| ParseLayoutError(text.to_owned()))
+        let found =
+            [Self::Before, Self::After, Self::None].into_iter().find(|when| when.name() == text);
+        found.ok_or_else(|| ParseLayoutError(text.to_owned(), "before, after, none"))
+    }
+}
+
+impl FromStr for LayoutPolicy {
+    type Err = ParseLayoutError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = [Self::Simple].into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| ParseLayoutError(text.to_owned(), "simple"))
     }
 }
 
@@ -80,12 +93,12 @@ mod tests {
 
     #[test]
     fn names_are_those_of_json() {
-        for when in [LayoutWhen::Before, LayoutWhen::None] {
+        for when in [LayoutWhen::Before, LayoutWhen::After, LayoutWhen::None] {
             assert_eq!(when.to_string().parse(), Ok(when));
             assert_eq!(serde_json::to_string(&when).unwrap(), format!("\"{when}\""));
         }
         assert_eq!(serde_json::to_string(&LayoutPolicy::Simple).unwrap(), "\"simple\"");
         let error = "now".parse::<LayoutWhen>().unwrap_err().to_string();
-        assert_eq!(error, "'now' is none: want before, none");
+        assert_eq!(error, "'now' is none: want before, after, none");
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
+mod layout;
 mod machine;
 mod vm;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use mint_types::{Bdf, CpuChange, CpuSet, MemoryChange, MemoryRequest, NodeName, parse_bytes};
 
+pub use layout::{LayoutCommand, NodeArgs};
 pub use machine::{LinkArgs, MachineCommand};
 pub use vm::{ImportArgs, MigrateArgs, MigrateHow, VmArgs, VmCommand};
 
@@ -39,6 +41,9 @@ pub enum Command {
     /// Guests of all nodes: list, start, move to another node
     #[command(subcommand)]
     Vm(VmCommand),
+    /// Places of guests on NUMA nodes: look at them, change them
+    #[command(subcommand)]
+    Layout(LayoutCommand),
     /// What this node's mintd changes and has changed: list, wait for, cancel
     #[command(subcommand)]
     Operation(OperationCommand),

@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A guest's place is made ready for it, and it is brought there.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mint_api::{ErrorBody, ErrorCode, LayoutFigures};
 use mint_guests::arrival::{LayoutWish, Placement};
 use mint_guests::domain::Domain;
-use mint_guests::residents::Resident;
 use mint_guests::running::running;
 use mint_guests::vcpus::{RamMapping, ram};
-use mint_layout::{Bind, NumaId, Relocation};
+use mint_layout::{Bind, Relocation};
 use mint_types::CpuSet;
 use tracing::{info, warn};
 
-use super::change::came;
 use super::host::{Host, resident};
 use super::memory::Memory;
+use super::pages::{address, prefer, relocate, sweep};
 use super::place::find;
 use super::places::{Evicted, Evictions, Place};
+use super::reasons::came;
 use crate::app::App;
 use crate::memory::qemu_of;
 
 /// A guest waits so long at most for its place to be ready; what is not is relocated later, or not at all.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-const PAGE: u64 = 4096;
-const STEP: usize = 4096;
-/// Pages that go at once.
-const BATCH: usize = 512;
 
 /// Makes room for a guest whose arrival is written down; it has its place from now on. What it was promised may be
 /// others' by now: then it gets the next best.
@@ -90,38 +85,6 @@ fn evict(memory: &dyn Memory, host: &Host, evictions: &[Relocation], evicted: &E
     }
 }
 
-pub(super) fn address(resident: &Resident, offset: u64) -> Option<u64> {
-    let ram = resident.ram.as_ref()?;
-    Some(ram.address + offset.checked_sub(ram.offset)?)
-}
-
-/// Gives the bytes that are there then.
-pub(super) fn relocate(
-    memory: &dyn Memory,
-    process: u32,
-    (start, bytes): (u64, u64),
-    to: NumaId,
-    goes_on: impl Fn() -> bool,
-) -> u64 {
-    let mut went = 0;
-    let mut at = start;
-    while at < start + bytes && goes_on() {
-        let pages = (at..start + bytes).step_by(STEP).take(BATCH);
-        let addresses: Vec<u64> = pages.collect();
-        match memory.relocate(process, &addresses, to) {
-            Ok(there) => {
-                went += PAGE * there.iter().filter(|numa| **numa == Some(to)).count() as u64;
-            }
-            Err(error) => {
-                info!(process, %error, "its memory stays where it is");
-                return went;
-            }
-        }
-        at += PAGE * addresses.len() as u64;
-    }
-    went
-}
-
 /// What others have lost for a guest that does not come goes back.
 pub(super) async fn give_back(app: &Arc<App>, place: Place) {
     app.layouts.samples.forget(&place.uuid);
@@ -170,10 +133,6 @@ pub(crate) async fn started(app: &Arc<App>, xml: &str) -> Result<(), ErrorBody> 
     .await
 }
 
-pub(super) fn prefer(memory: &dyn Memory, file: &Path, bind: &Bind) -> std::io::Result<()> {
-    memory.prefer(file, bind.offset, bind.bytes, bind.numa)
-}
-
 /// What a guest has of the ranges that it was said to have.
 fn within(binds: &[Bind], ram: &RamMapping) -> Vec<Bind> {
     let cut = |bind: &Bind| {
@@ -220,35 +179,6 @@ pub(crate) async fn landed(app: &Arc<App>, uuid: &str) -> Result<Option<LayoutFi
         Ok(Some(LayoutFigures { evicted_bytes: evicted, ..figures }))
     });
     figures.await
-}
-
-fn sweep(
-    memory: &dyn Memory,
-    process: u32,
-    (address, bind): (u64, Bind),
-    figures: &mut LayoutFigures,
-) -> std::io::Result<()> {
-    let pages: Vec<u64> = (address..address + bind.bytes).step_by(STEP).collect();
-    for addresses in pages.chunks(BATCH) {
-        let there = memory.numas(process, addresses)?;
-        let wrong: Vec<u64> = addresses
-            .iter()
-            .zip(&there)
-            .filter(|(_, numa)| numa.is_some_and(|numa| numa != bind.numa))
-            .map(|(address, _)| *address)
-            .collect();
-        let all = there.iter().filter(|numa| numa.is_some()).count();
-        let mut right = all - wrong.len();
-        if !wrong.is_empty() {
-            let now = memory.relocate(process, &wrong, bind.numa)?;
-            let went = now.iter().filter(|numa| **numa == Some(bind.numa)).count();
-            figures.relocated_bytes += PAGE * went as u64;
-            right += went;
-        }
-        figures.placed_bytes += PAGE * right as u64;
-        figures.elsewhere_bytes += PAGE * (all - right) as u64;
-    }
-    Ok(())
 }
 
 /// What a plan says of a place, and what came of it.

@@ -2,26 +2,26 @@
 //! Guests of this node are arranged anew as a policy has it, and as they were before (L, 3.1: the Optimizer).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 use mint_api::{
-    ErrorBody, ErrorCode, LayoutReason, LayoutRequest, LayoutResult, Line, MemoryGoes, VcpuChange,
+    ErrorBody, LayoutReason, LayoutRequest, LayoutResult, Line, MemoryGoes, VcpuChange,
     VmLayoutChange, VmPins,
 };
 use mint_guests::domain::VcpuPin;
 use mint_guests::residents::{Piece, Resident};
-use mint_layout::{Confidence, Limits, Plan, PolicyError, Relocation, Why};
+use mint_layout::{Confidence, Limits, Plan, PolicyError, Relocation};
 use mint_serve::lines::Lines;
 use mint_types::{
     CpuSet, GuestThread, LayoutPolicy, NodeId, PinChange, Refusal, RefusalCode, format_bytes,
 };
 use tracing::{info, warn};
 
-use super::bring::{address, prefer, relocate};
 use super::host::Host;
-use super::kept::{Before, FILE, Kept, Reason, Undo, Was, read, write};
+use super::kept::{Before, FILE, Reason, Undo, Was, keep, read};
+use super::pages::{address, prefer, relocate};
 use super::place::{policy_of, with_room};
+use super::reasons::{now_s, reason};
 use super::show::near_bytes;
 use crate::app::{App, Moving};
 use crate::pins;
@@ -66,17 +66,12 @@ pub(crate) async fn change(
         keep(app, |kept| kept.undo = None)?;
         return Err(error);
     }
-    for at in 0..work.len() {
-        let went = send(app, &work[at]).await?;
-        if let Some(went) = went {
-            let text = format!(
-                "vm {}: {} of its memory are there",
-                work[at].change.name,
-                format_bytes(went)
-            );
-            say(lines, text).await;
+    for one in &mut work {
+        one.change.went_bytes = send(app, one).await?;
+        if let Some(went) = one.change.went_bytes {
+            let (name, went) = (&one.change.name, format_bytes(went));
+            say(lines, format!("vm {name}: {went} of its memory are there")).await;
         }
-        work[at].change.went_bytes = went;
     }
     let reasons = reasons(&host, &plan, &work, request.policy);
     keep(app, |kept| kept.reasons.extend(reasons))?;
@@ -223,26 +218,6 @@ fn undo_of(work: &[Work]) -> Undo {
     Undo { at_s: now_s(), vms: changes.map(before).collect() }
 }
 
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Changes what is written down.
-fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
-    let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
-    let path = app.host.path(FILE);
-    let mut kept = read(&path);
-    let running = mint_guests::running::running(&app.host.path("/"));
-    kept.reasons.retain(|uuid, reason| {
-        running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)
-    });
-    change(&mut kept);
-    write(&path, &kept).map_err(|error| {
-        let text = format!("{} cannot be written: {error}", path.display());
-        ErrorBody::new(ErrorCode::Failed, text).hint("guests are as they were")
-    })
-}
-
 /// CPUs of all guests, or of none.
 async fn give_cpus(app: &Arc<App>, work: &[Work]) -> Result<(), ErrorBody> {
     let changes = work.iter().filter(|one| one.change.left_alone.is_none());
@@ -329,44 +304,6 @@ fn reasons(
         (one.change.uuid.clone(), Reason { qemu: one.resident.running.qemu, reason })
     };
     done.map(of).collect()
-}
-
-/// What a plan says of a guest; `evicted_bytes`: of others.
-fn reason(
-    why: Option<&Why>,
-    policy: LayoutPolicy,
-    placed_bytes: u64,
-    evicted_bytes: u64,
-) -> LayoutReason {
-    LayoutReason {
-        policy,
-        at_s: now_s(),
-        before_it_came: false,
-        rank: why.map_or(0, |why| why.rank),
-        misses_per_kilo: why.map_or(0.0, |why| why.misses_per_kilo),
-        is_guessed: why.is_none_or(|why| why.confidence == Confidence::Guessed),
-        expected_gain: why.map_or(0.0, |why| why.gain),
-        placed_bytes,
-        evicted_bytes,
-        near_bytes_before: None,
-        instructions_s_before: None,
-    }
-}
-
-/// A guest has come to the place that it was given before.
-///
-/// # Errors
-/// When it cannot be written down.
-pub(super) fn came(
-    app: &App,
-    (uuid, qemu): (&str, u32),
-    why: Option<&Why>,
-    policy: LayoutPolicy,
-    (placed_bytes, evicted_bytes): (u64, u64),
-) -> Result<(), ErrorBody> {
-    let reason =
-        LayoutReason { before_it_came: true, ..reason(why, policy, placed_bytes, evicted_bytes) };
-    keep(app, |kept| _ = kept.reasons.insert(uuid.to_owned(), Reason { qemu, reason }))
 }
 
 /// Guests that still run as they did get the CPUs and NUMA nodes back that they had before the last change.

@@ -5,13 +5,16 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::{fs, io};
 
-use mint_api::LayoutReason;
+use mint_api::{ErrorBody, ErrorCode, LayoutReason};
 use mint_layout::NumaId;
 use mint_types::CpuSet;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+
+use crate::app::App;
 
 /// Below the host's root: guests do not outlive its boot.
 pub(super) const FILE: &str = "/run/mint/layout.json";
@@ -84,11 +87,30 @@ pub(super) fn read(path: &Path) -> Kept {
 ///
 /// # Errors
 /// When it cannot be written.
-pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<()> {
+fn write(path: &Path, kept: &Kept) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&serde_json::to_vec(kept)?)?;
     file.persist(path)?;
     Ok(())
+}
+
+/// Changes what is written down.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
+    let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = app.host.path(FILE);
+    let mut kept = read(&path);
+    let running = mint_guests::running::running(&app.host.path("/"));
+    kept.reasons.retain(|uuid, reason| {
+        running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)
+    });
+    change(&mut kept);
+    write(&path, &kept).map_err(|error| {
+        let text = format!("{} cannot be written: {error}", path.display());
+        ErrorBody::new(ErrorCode::Failed, text).hint("guests are as they were")
+    })
 }

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::later::Later;
 use super::memory::{Kernel, Memory};
 use super::places::Places;
 use super::samples::Samples;
@@ -12,6 +13,8 @@ pub(crate) struct Layouts {
     pub(super) samples: Samples,
     pub(super) places: Places,
     pub(super) memory: Arc<dyn Memory>,
+    /// Guests that are arranged when they have come.
+    pub later: Later,
     /// Whoever arranges guests anew has it.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Whoever changes what is written down has it.
@@ -31,6 +34,7 @@ impl Layouts {
             samples: Samples::default(),
             places: Places::default(),
             memory,
+            later: Later::default(),
             changing: tokio::sync::Mutex::default(),
             keeping: Mutex::default(),
         }

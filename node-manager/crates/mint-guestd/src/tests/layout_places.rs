@@ -89,6 +89,7 @@ impl Machine {
             memory: None,
             layout: Some(wish.unwrap()),
             pins: vec!["0".parse().unwrap()],
+            later: None,
         }
     }
 

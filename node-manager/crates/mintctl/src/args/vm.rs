@@ -77,11 +77,12 @@ pub enum VmCommand {
         /// What other nodes keep of its memory stays there, and there is some
         #[arg(long, conflicts_with = "split")]
         main_only: bool,
-        /// When it gets its place on the NUMA nodes of its new node: before it comes, or never [default: none]
+        /// When it gets its place on the NUMA nodes of its new node: before it comes, after, or never [default: none]
         ///
         /// Before: the new node finds CPUs and NUMA nodes for it by what it was measured to do, makes room there, and
-        /// keeps its vCPUs and its memory to them.
-        #[arg(long, value_name = "before|none", conflicts_with = "split")]
+        /// keeps its vCPUs and its memory to them. After: the new node measures it for ten seconds, and then arranges its
+        /// guests as `mintctl layout apply` does.
+        #[arg(long, value_name = "before|after|none", conflicts_with = "split")]
         layout: Option<LayoutWhen>,
     },
     /// Bring all memory of a running guest that is split over several nodes to one

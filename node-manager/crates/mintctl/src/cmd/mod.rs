@@ -7,6 +7,9 @@ mod dump;
 mod exec;
 mod import;
 mod kept;
+mod layout;
+mod layout_picture;
+mod layout_view;
 mod list;
 mod machine;
 mod map;
@@ -34,6 +37,7 @@ pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Node(command) => node::run(&context, command).await,
         Command::Vm(command) => vm::run(&context, command).await,
+        Command::Layout(command) => layout::run(&context, command).await,
         Command::Operation(command) => operation::run(&context, command).await,
         Command::Device(DeviceCommand::List) => list::devices(&context).await,
         Command::Device(DeviceCommand::Move { device, to, dry_run }) => {

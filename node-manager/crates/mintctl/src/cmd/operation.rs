@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::context::{Context, Outcome};
-use super::node_result;
 use super::other::{tell_applied, utc};
 use super::vm_view::{evacuated, moved};
+use super::{layout, node_result};
 use crate::args::OperationCommand;
 use crate::failure::Failure;
 use crate::output::{Table, or_dash, print, print_json};
@@ -136,6 +136,7 @@ async fn wait(context: &Context, id: u64) -> Outcome {
         }
         OperationKind::Migrate => moved(context, &understood(result)?),
         OperationKind::Evacuate => evacuated(context, &understood(result)?),
+        OperationKind::Layout => layout::tell(context, &understood(result)?),
         _ => node_result::tell(context, &understood::<NodeResult>(result)?),
     }
 }
