@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Safe facade over the kernel's interface: `/dev/mint`, `/dev/mint-memory`, userfaultfd and
+//! Safe facade over the kernel's interface: `/dev/mint`, `/dev/mint-memory`, userfaultfd, memory policies, perf events and
 //! `kexec_file_load(2)`. The only crate with `unsafe`.
 //!
 //! Everything read from the kernel is an allegation until it is checked: a
@@ -18,6 +18,7 @@ mod kexec;
 mod memfd;
 mod memory;
 mod mempolicy;
+mod perf;
 mod process;
 mod reboot;
 mod shared;
@@ -33,6 +34,7 @@ pub use kexec::{load_node_image, unload_node_image};
 pub use memfd::{sealed_copy, sealed_file};
 pub use memory::{ACCESSED_MAX, MEMORY_DEVICE, MemoryDevice, TAKE_MAX};
 pub use mempolicy::{PageAt, prefer, relocate_pages, where_pages_are};
+pub use perf::{PerfCounts, PerfEvent, PerfGroup, PerfScope};
 pub use process::kill_process_group;
 pub use reboot::leave_machine;
 pub use shared::{Plain, shared_words};
