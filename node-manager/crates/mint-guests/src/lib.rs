@@ -9,13 +9,15 @@
 //!                                        \--dhcp--> dnsmasq.conf
 //! ```
 //! `cpus`, `description`, `settings`, `guest`, `xml`, `bridge`, `ethernet`, `dhcp`, `seed`, `arrival`,
-//! `landing`, `pins`, `prepare`, `repin`, `residents`, `room` and `split` are pure. `facts`, `numa`, `running` and `vcpus` read the
-//! node's files below a root that tests choose; `tools` runs programs, behind a trait. `setup`
-//! and `demo_guest` are what the two commands do with all of it.
+//! `landing`, `pins`, `prepare`, `repin`, `residents`, `room` and `split` are pure. `facts`, `numa`, `running`, `vcpus`
+//! and `cpu_events` read the node's files below a root that tests choose; `tools` runs programs and `counters` counts
+//! what vCPUs do, each behind a trait. `setup` and `demo_guest` are what the two commands do with all of it.
 
 pub mod arrival;
 pub mod bridge;
 pub mod cli;
+pub mod counters;
+pub mod cpu_events;
 pub mod cpus;
 pub mod demo_guest;
 pub mod description;

@@ -28,22 +28,35 @@ pub struct HostNuma {
 /// kernel that knows no NUMA nodes.
 pub fn read(root: &Path) -> Vec<HostNuma> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
-    let set = |path: &str| read(path).trim().parse::<CpuSet>().unwrap_or_default();
-    let cpus = set("sys/devices/system/cpu/online");
-    let nodes = set("sys/devices/system/node/online");
-    let node = |id: u32| {
-        let folder = format!("sys/devices/system/node/node{id}");
-        let own = set(&format!("{folder}/cpulist"));
-        let own: CpuSet = own.iter().filter(|&cpu| cpus.contains(cpu)).collect();
+    let node = |(id, own): (NumaId, CpuSet)| {
+        let folder = folder(id);
         let distances = read(&format!("{folder}/distance"));
         HostNuma {
-            id: NumaId(id),
+            id,
             caches: caches(root, &own),
             distances: distances.split_whitespace().filter_map(|far| far.parse().ok()).collect(),
             free_bytes: free_bytes(&read(&format!("{folder}/meminfo"))),
         }
     };
-    nodes.iter().map(node).collect()
+    cpus(root).into_iter().map(node).collect()
+}
+
+/// The CPUs of each that are online, in the same order.
+pub fn cpus(root: &Path) -> Vec<(NumaId, CpuSet)> {
+    let set = |path: &str| {
+        let text = std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        text.trim().parse::<CpuSet>().unwrap_or_default()
+    };
+    let online = set("sys/devices/system/cpu/online");
+    let of = |id: NumaId| {
+        let own = set(&format!("{}/cpulist", folder(id)));
+        (id, own.iter().filter(|&cpu| online.contains(cpu)).collect())
+    };
+    set("sys/devices/system/node/online").iter().map(NumaId).map(of).collect()
+}
+
+fn folder(id: NumaId) -> String {
+    format!("sys/devices/system/node/node{}", id.0)
 }
 
 /// CPUs by their last-level cache. What shares one with another NUMA node is a part of it; where nothing says who
