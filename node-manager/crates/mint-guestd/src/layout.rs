@@ -9,6 +9,7 @@
 mod after;
 mod bring;
 mod change;
+mod counters;
 mod host;
 mod kept;
 pub(crate) mod known;

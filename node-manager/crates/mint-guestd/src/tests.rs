@@ -184,7 +184,10 @@ impl Machine {
                 moving: Mutex::default(),
                 ending: Default::default(),
                 gate: Arc::default(),
-                layouts: Layouts::with(tables.last().unwrap().clone()),
+                layouts: Layouts::with(
+                    tables.last().unwrap().clone(),
+                    Arc::new(layout::Counted::default()),
+                ),
             };
             let socket = folder.path().join(format!("guestd{id}.sock"));
             apps.push(Arc::new(app));

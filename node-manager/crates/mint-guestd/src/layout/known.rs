@@ -3,6 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use mint_guests::counters::Counters;
+
+use super::counters::Perf;
 use super::later::Later;
 use super::memory::{Kernel, Memory};
 use super::places::Places;
@@ -23,15 +26,15 @@ pub(crate) struct Layouts {
 
 impl Default for Layouts {
     fn default() -> Self {
-        Self::with(Arc::new(Kernel))
+        Self::with(Arc::new(Kernel), Arc::new(Perf))
     }
 }
 
 impl Layouts {
-    /// Whose pages somebody else sees to.
-    pub fn with(memory: Arc<dyn Memory>) -> Self {
+    /// Whose pages somebody else sees to, and counts its vCPUs.
+    pub fn with(memory: Arc<dyn Memory>, counters: Arc<dyn Counters>) -> Self {
         Self {
-            samples: Samples::default(),
+            samples: Samples::new(counters),
             places: Places::default(),
             memory,
             later: Later::default(),

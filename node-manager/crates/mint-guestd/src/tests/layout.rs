@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use mint_guests::counters::{Counters, Group, OpenError, Totals};
+use mint_guests::cpu_events::Event;
 use mint_guests::residents::Pages;
 use mint_layout::NumaId;
 
@@ -87,6 +89,40 @@ impl Memory for Table {
     }
 }
 
+/// What threads have done, by the CPU's counters.
+#[derive(Clone, Default)]
+pub(crate) struct Counted(Arc<Mutex<BTreeMap<u32, Totals>>>);
+
+struct OfThread(Counted, u32);
+
+impl Counted {
+    /// In all; its group has had counters all the time.
+    pub fn did(&self, thread: u32, values: &[u64], ran_ns: u64) {
+        let totals = Totals { values: values.into(), enabled_ns: ran_ns, running_ns: ran_ns };
+        self.0.lock().unwrap().insert(thread, totals);
+    }
+}
+
+impl Counters for Counted {
+    fn open(&self, thread: u32, _: &[Event]) -> Result<Box<dyn Group>, OpenError> {
+        let is_there = self.0.lock().unwrap().contains_key(&thread);
+        if is_there { Ok(Box::new(OfThread(self.clone(), thread))) } else { Err(OpenError::Ended) }
+    }
+}
+
+impl Group for OfThread {
+    fn read(&self) -> io::Result<Totals> {
+        let totals = self.0.0.lock().unwrap().get(&self.1).cloned();
+        totals.ok_or(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Its CPUs are of this kind.
+pub(crate) fn cpus_are(root: &Path, vendor: &str, family: u32, model: u32) {
+    let text = format!("vendor_id: {vendor}\ncpu family: {family}\nmodel: {model}\n");
+    put(root, "proc/cpuinfo", &text);
+}
+
 fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -96,6 +132,7 @@ fn put(root: &Path, path: &str, text: &str) {
 /// Two NUMA nodes of a CPU each, with so many MiB free beside what a QEMU needs.
 pub(crate) fn numa(root: &Path, free: [u64; 2]) {
     put(root, "sys/devices/system/node/online", "0-1\n");
+    put(root, "sys/devices/system/cpu/online", "0-1\n");
     for (numa, free) in free.into_iter().enumerate() {
         let folder = format!("sys/devices/system/node/node{numa}");
         put(root, &format!("{folder}/cpulist"), &format!("{numa}\n"));
