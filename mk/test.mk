@@ -51,9 +51,9 @@ $(BUILD)/bin/qemu-count.so: bench/rig/count.c bench/rig/marker.h bench/rig/plugi
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o $@ $<
 
 # Loaded by it, where a test wants performance counters.
-$(BUILD)/bin/qemu-pmu.so: bench/rig/pmu.c bench/rig/plugin.h
+$(BUILD)/bin/qemu-pmu.so: bench/rig/pmu.c bench/rig/caches.c bench/rig/caches.h bench/rig/plugin.h
 	@mkdir -p $(@D)
-	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -pthread -o $@ $<
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -pthread -o $@ $(filter %.c,$^)
 
 # A machine's only program, without a kernel: what QEMU's emulator does wrong.
 QEMU_FAULTS := bench/rig/qemu-faults

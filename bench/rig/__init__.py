@@ -12,5 +12,6 @@ evaluation what bench/micro/eval.c prints
 numa       on which NUMA node each page of a guest is
 markers    instructions of each emulated CPU, counted by a plugin
 plugin     plugins of the emulator
+physical   where the machine's RAM is in its physical addresses
 pinned     one emulated CPU alone on a host core
 """

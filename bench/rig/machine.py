@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig import accel, emulator, link, markers, paths, plugin, site, wire
+from rig import accel, emulator, link, markers, paths, physical, plugin, site, wire
 from rig.channel import Channel
 from rig.console import Console
 from rig.delay import Delays, sample
@@ -74,6 +74,7 @@ class MachineConfig:
     counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
     markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
     pmu: bool = False  # modelled performance counters (rig/pmu.c): emulated, too
+    cache_bytes: int = 0  # with these, also what guests miss in a last-level cache so large, of each NUMA node: slow
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
     number: int = 0  # of several machines on one wire: their cards' addresses differ
@@ -192,6 +193,11 @@ class Machine:
             "-device", "virtserialport,bus=serial.0,chardev=exec,name=mint.exec",
         ]  # fmt: skip
 
+    def _caches(self) -> list[str]:
+        if not self.config.cache_bytes:
+            return []
+        return physical.plugin_words(self.config.cache_bytes, self.config.numa_mib << 20, SOCKETS, CPUS_PER_SOCKET)
+
     def arguments(self, channel_fd: int, monitor_fd: int) -> list[str]:
         """QEMU's whole command line."""
         config = self.config
@@ -234,7 +240,7 @@ class Machine:
             *self._serial(channel_fd),
             *trace,
             *(markers.plugin_arguments(self.folder / MARKERS) if config.markers else []),
-            *(plugin.arguments(paths.QEMU_PMU) if config.pmu else []),
+            *(plugin.arguments(paths.QEMU_PMU, *self._caches()) if config.pmu else []),
             *config.extra,
         ]  # fmt: skip
 

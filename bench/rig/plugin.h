@@ -57,9 +57,16 @@ typedef struct {
 	bool is_readonly;
 } qemu_plugin_reg_descriptor;
 
+/* Of a memory access: which ones; what it is told of one */
+enum qemu_plugin_mem_rw { QEMU_PLUGIN_MEM_R = 1, QEMU_PLUGIN_MEM_W, QEMU_PLUGIN_MEM_RW };
+typedef uint32_t qemu_plugin_meminfo_t;
+struct qemu_plugin_hwaddr;
+
 /* A block of code is translated; an instruction is about to be executed */
 typedef void (*tb_trans_cb_t)(struct qemu_plugin_tb *tb, void *data);
 typedef void (*insn_exec_cb_t)(unsigned int vcpu, void *data);
+/* Memory was accessed */
+typedef void (*vcpu_mem_cb_t)(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *data);
 /* A vCPU is there; called in its thread */
 typedef void (*vcpu_init_cb_t)(unsigned int vcpu, void *data);
 
@@ -68,6 +75,9 @@ void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn, insn_
 					    enum qemu_plugin_cb_flags flags, void *data);
 void qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(struct qemu_plugin_insn *insn, enum qemu_plugin_op op,
 							 qemu_plugin_u64 entry, uint64_t operand);
+
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, vcpu_mem_cb_t cb, enum qemu_plugin_cb_flags flags,
+				      enum qemu_plugin_mem_rw which, void *data);
 
 void qemu_plugin_register_vcpu_init_cb(uint64_t id, vcpu_init_cb_t cb, void *data);
 void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *tb, enum qemu_plugin_op op,
@@ -80,6 +90,11 @@ size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *to, size
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 /* Where QEMU itself has the instruction's bytes; NULL where that is not RAM */
 void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *insn);
+
+/* Of an access, in its callback; NULL: nothing is known of it */
+const struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t info, uint64_t vaddr);
+bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *where);
+uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *where);
 
 /* Of the vCPU whose callback this is; a GArray of qemu_plugin_reg_descriptor, the caller's */
 GArray *qemu_plugin_get_registers(void);

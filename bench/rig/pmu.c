@@ -3,7 +3,7 @@
  * A plugin of QEMU's emulator: the performance counters that it lacks. They are modelled: what they
  * count is what the emulator does.
  *
- * usage: qemu-system-x86_64 -plugin pmu.so ...
+ * usage: qemu-system-x86_64 -plugin pmu.so[,caches=BYTES,node=CPUS:START-END[:...],node=...] ...
  *
  * Each vCPU gets the four counters of AMD's K7 and later (AMD64 APM, volume 2, 13.2: PerfEvtSel0-3 at
  * 0xc0010000, PerfCtr0-3 at 0xc0010004, and RDPMC): QEMU has none, and its RDMSR of them is answered
@@ -11,6 +11,9 @@
  *	0xc0	retired instructions: when a block of them begins, so that the rest of one that is left
  *		in its middle is counted, too
  *	0x76	cycles: one an instruction
+ *	0x43, 0x44	lines that the data cache gets, by their source: 0 without "caches". Of the unit
+ *		masks memory's alone (0x08 of the CPU's own NUMA node, 0x40 of another); and of guests
+ *		alone, as what the host does leaves no trace in a modelled cache (caches.c)
  * and 0 for all other events. The bits for guest and host alone (40 and 41) are obeyed; user and system
  * (16 and 17) are not: both count. A counter that overflows interrupts nobody. A guest's own RDMSR is
  * left alone: its hypervisor answers it.
@@ -21,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "caches.h"
 #include "plugin.h"
 
 PLUGIN_EXPORT int qemu_plugin_version = PLUGIN_VERSION;
@@ -37,6 +41,9 @@ PLUGIN_EXPORT int qemu_plugin_version = PLUGIN_VERSION;
 #define EVENT(select)	((unsigned int)(((select) & 0xff) | ((select) >> 24 & 0xf00)))
 #define INSTRUCTIONS	0xc0
 #define CYCLES		0x76
+#define FILLS_ASKED	0x43
+#define FILLS		0x44
+#define UNIT_MASK(select) ((unsigned int)((select) >> 8 & 0xff))
 /* Bytes of RDMSR, WRMSR and RDPMC; of VMRUN */
 #define SHORT		2
 #define VMRUN		3
@@ -58,6 +65,9 @@ static struct vcpu {
 } vcpus[VCPUS];
 
 static qemu_plugin_u64 counts;
+/* Of this thread; none or more than one if there is not one for each vCPU */
+static _Thread_local struct vcpu *mine;
+static _Thread_local unsigned int mine_count;
 static const void *_Atomic exits[EXITS];
 static pthread_mutex_t exits_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -95,6 +105,8 @@ static void begin(unsigned int vcpu, void *unused)
 	(void)unused;
 	if (vcpu >= VCPUS)
 		give_up("too many vCPUs");
+	mine = me;
+	mine_count++;
 	me->bytes = g_byte_array_new();
 	for (unsigned int i = 0; i < all->len; i++) {
 		if (!strcmp(one[i].name, "rax"))
@@ -115,6 +127,8 @@ static uint64_t seen(unsigned int vcpu, uint64_t select)
 	uint64_t all = qemu_plugin_u64_get(counts, vcpu);
 	uint64_t guests = me->guests + (me->in_guest ? all - me->entered : 0);
 
+	if (EVENT(select) == FILLS_ASKED || EVENT(select) == FILLS)
+		return (select & HOST_ONLY) && !(select & GUEST_ONLY) ? 0 : caches_fills(vcpu, UNIT_MASK(select));
 	if (EVENT(select) != INSTRUCTIONS && EVENT(select) != CYCLES)
 		return 0;
 	if ((select & GUEST_ONLY) && !(select & HOST_ONLY))
@@ -199,6 +213,28 @@ static void at_exit_of_guest(unsigned int vcpu, void *instructions)
 	me->in_guest = false;
 }
 
+static void at_access(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *unused)
+{
+	const struct qemu_plugin_hwaddr *where;
+
+	(void)unused;
+	if (!vcpus[vcpu].in_guest)
+		return;
+	where = qemu_plugin_get_hwaddr(info, vaddr);
+	if (where && !qemu_plugin_hwaddr_is_io(where))
+		caches_access(vcpu, qemu_plugin_hwaddr_phys_addr(where));
+}
+
+/*
+ * Whether a block that is translated may be a guest's: QEMU's own blocks are of one or the other, by a
+ * flag of theirs (HF_GUEST_MASK), and it translates what the CPU is about to execute. A CPU that has
+ * left its guest still passes for one in its first block.
+ */
+static bool may_be_guests(void)
+{
+	return mine_count != 1 || mine->in_guest;
+}
+
 /*
  * By where QEMU has it: a guest may have other code at the same address. Known before it is
  * translated, as a VMRUN is executed before what follows it.
@@ -231,6 +267,7 @@ static void translated(struct qemu_plugin_tb *tb, void *unused)
 {
 	static const uint8_t vmrun[VMRUN] = { 0x0f, 0x01, 0xd8 };
 	size_t count = qemu_plugin_tb_n_insns(tb);
+	bool accesses = caches_are_there() && may_be_guests();
 	uint8_t bytes[VMRUN];
 
 	(void)unused;
@@ -244,6 +281,9 @@ static void translated(struct qemu_plugin_tb *tb, void *unused)
 		if (!i && is_exit(qemu_plugin_insn_haddr(insn)))
 			qemu_plugin_register_vcpu_insn_exec_cb(insn, at_exit_of_guest, QEMU_PLUGIN_CB_NO_REGS,
 							       (void *)(uintptr_t)count);
+		if (accesses)
+			qemu_plugin_register_vcpu_mem_cb(insn, at_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+							 NULL);
 		if (size != SHORT && size != VMRUN)
 			continue;
 		if (qemu_plugin_insn_data(insn, bytes, size) != size || bytes[0] != 0x0f)
@@ -264,10 +304,18 @@ static void translated(struct qemu_plugin_tb *tb, void *unused)
 
 PLUGIN_EXPORT int qemu_plugin_install(uint64_t id, const void *info, int argc, char **argv)
 {
+	const char *why;
+
 	(void)info;
-	(void)argv;
-	if (argc) {
-		fputs("mint-pmu: takes no argument\n", stderr);
+	for (int i = 0; i < argc; i++) {
+		if (!caches_argument(argv[i])) {
+			fprintf(stderr, "mint-pmu: %s: no argument, or one that makes no sense\n", argv[i]);
+			return -1;
+		}
+	}
+	why = caches_begin();
+	if (why) {
+		fprintf(stderr, "mint-pmu: %s\n", why);
 		return -1;
 	}
 	counts.score = qemu_plugin_scoreboard_new(sizeof(uint64_t));

@@ -15,10 +15,8 @@ from rig.area import Area, find_area
 from rig.ledger import Ledger
 from rig.machine import DEFAULT_FLAVOUR, SOCKETS, Machine
 from rig.node import Node
+from rig.physical import HIGH_BASE, LOW_BYTES
 
-# q35 puts as much RAM below 4 GiB, the rest from 4 GiB on.
-LOW_BYTES = 2 << 30
-HIGH_BASE = 4 << 30
 # arch/x86/include/asm/mint_area.h: node_offset of the header, text_vaddr of a node
 AREA_NODE_OFFSET, NODE_TEXT_OFFSET = 72, 312
 
