@@ -40,7 +40,7 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
-MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture turns)
+MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture turns misses)
 $(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/micro/vcpu-loop.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
@@ -88,7 +88,7 @@ qemu-faults: rig-agent $(BUILD)/bin/qemu-faults $(BUILD)/qemu ## minutes: has QE
 
 # Scenarios want kernels that the images do not carry, too. A soak's wants two more, one of them in the images:
 # each takes as long to compile as the nodes' own.
-RIG_PARTS := images kernel-off kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture turns)
+RIG_PARTS := images kernel-off kernel-grown kernel-kunit rig-agent $(addprefix $(BUILD)/bin/,promtool stress-ng.tar.gz paging torture turns misses)
 # Each run keeps its own results, for `make evidence`: the rule's name says which it is.
 RUN_NAME = $(patsubst rig-test,test,$(@:test-%=%))
 PYTEST = $(RIG) -m pytest -p rig.record --run-name=$(RUN_NAME) --run-part='$(T)' --durations=10 \

@@ -22,6 +22,10 @@ LIMIT_S = 300
 # of a guest's memory in /proc/PID/maps
 FILE = "/run/mint/ram/"
 TURNS = 50_000_000
+# A modelled cache, and lines of which a few fit into it, and many do not
+CACHE_BYTES, FEW, MANY = 256 << 10, 1024, 16384
+READS, STEP = 400_000, 5  # instructions for each
+CPU = 1  # of NUMA node 0
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-layout-probe"
 
 
@@ -91,3 +95,19 @@ def test_modelled_counters_tell_a_guests_instructions_from_the_hosts(own_machine
         assert abs(counts[what] - 2 * TURNS) <= 0.02 * 2 * TURNS, said
     assert counts["host_guest"] == 0, said
     assert counts["guest_host"] < 0.02 * 2 * TURNS, said
+
+
+def test_modelled_caches_tell_what_a_guest_misses_and_where(own_machine):
+    """By perf_event_open(2) on node 0, of the events that mint-guestd counts there: a KVM guest's lines come from memory
+    once if they fit into the cache, each time if they do not, and from the NUMA node that has them."""
+    zero = own_machine(MachineConfig("pmu-caches", pmu=True, cache_bytes=CACHE_BYTES)).zero
+    program = "/tmp/misses"
+    zero.run(f"cat >{program} && chmod 755 {program}", stdin=paths.need(paths.MISSES).read_bytes())
+    for numa, there, elsewhere in ((0, "near", "far"), (1, "far", "near")):
+        for lines, expected in ((FEW, FEW), (MANY, READS)):
+            said = zero.out(f"{program} {CPU} {numa} {lines} {READS}", LIMIT_S)
+            print(numa, lines, said)
+            counts = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", said)}
+            assert abs(counts["instructions"] - STEP * READS) <= 0.02 * STEP * READS, said
+            assert abs(counts[there] - expected) <= 0.05 * expected, said
+            assert counts[elsewhere] <= 0.05 * expected, said
