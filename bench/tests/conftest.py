@@ -238,6 +238,17 @@ def worn_out(worn: Server) -> Server:
 @pytest.fixture
 def own_machine(pool: Pool):
     """Start machines for this test alone: call it with a MachineConfig."""
+    yield from starting(pool)
+
+
+@pytest.fixture(scope="module")
+def modules_machine(pool: Pool):
+    """The same for the tests of a file."""
+    yield from starting(pool)
+
+
+def starting(pool: Pool):
+    """Give a function that starts a machine; in the end stop all that it has started, and look at what kernels said."""
     started: list[Server] = []
 
     def start(config: MachineConfig) -> Server:
@@ -254,7 +265,7 @@ def own_machine(pool: Pool):
 
 
 # Machines of their own first, then two, then the shared one: with node 0 only, with the pair, with the pair under load.
-ORDER = ("own_machine", "two_machines", "bare", "pair", "busy_peers", "worn_peers", "worn", "worn_out")
+ORDER = ("own_machine", "modules_machine", "two_machines", "bare", "pair", "busy_peers", "worn_peers", "worn", "worn_out")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

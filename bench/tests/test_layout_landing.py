@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest's place on the NUMA nodes of its next node is fixed before it comes there."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +80,16 @@ def refused(node: Node, name: str) -> Iterator[None]:
         node.run(f"rm -f {HOOK}")
 
 
+def allowed(guest: Guest) -> str:
+    """CPUs that its vCPU may run on, by the kernel's word."""
+    return guest.node.out(f"sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' {vcpu_of(guest)}/status")
+
+
+def vcpu_of(guest: Guest) -> str:
+    """The folder of its vCPU's thread."""
+    return guest.node.out(f"dirname $(grep -l 'CPU 0/KVM' /proc/{guest.qemu()}/task/*/comm)")
+
+
 def planned(pair: Server) -> dict[str, float]:
     """What node 0 has of a place for web."""
     return pair.mintctl("vm", "migrate", "web", "--to", "node0", "--layout", "before", "--dry-run")["layout"]
@@ -123,8 +132,50 @@ def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_
             took = done["layout"]["took"]
             assert took["elsewhere_bytes"] == 0 and took["placed_bytes"] >= len(before) * PAGE, done
             assert where(there, resident)[1] >= LEAST, where(there, resident)
-            thread = pair.zero.out(f"grep -l 'CPU 0/KVM' /proc/{pid}/task/*/comm").split("/")[4]
-            allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", pair.zero.out(f"cat /proc/{pid}/task/{thread}/status"))
-            assert allowed and allowed[1] == "0", allowed
+            assert allowed(landed) == "0"
+            reason = pair.mintctl("layout", "explain", "web")["reason"]
+            assert reason["before_it_came"] and reason["rank"] == 1 and reason["evicted_bytes"] >= LEAST, reason
             landed.compares()
             resident.wait_ticks()
+
+
+def test_guests_are_arranged_anew_and_as_they_were(pair: Server):
+    """A guest that may run anywhere goes to the CPU that its memory is near to; the memory of one whose owner keeps it to
+    a CPU comes to that. Both go back."""
+    zero = pair.zero
+    numa = Numa(zero)
+    with Guest(zero, "astray") as guest:
+        start(guest, BUSY)
+        guest.compares()
+        numa.move(guest.qemu(), MEMFD, 0, MEMORY, 1)
+        # kept there by nobody whom libvirt knows
+        zero.run(f"taskset -cp 1 $(basename {vcpu_of(guest)})")
+        wait_until("it is measured", lambda: pair.mintctl("layout", "plan")["vms"], LIMIT_S)
+        assert allowed(guest) == "1", "it is only a plan"
+        done = pair.mintctl("layout", "apply")
+        assert [vm["name"] for vm in done["vms"]] == ["astray"] and done["expected_gain"] > 0.05, done
+        assert allowed(guest) == "5", done
+        (shown,) = pair.mintctl("layout", "show")["vms"]
+        assert shown["vcpus"][0]["kept_by"] == "layout", shown
+        assert pair.mintctl("layout", "explain", "astray")["reason"]["near_bytes_before"] == 0
+        done = pair.mintctl("layout", "undo")
+        assert allowed(guest) == "1", done
+        refused = zero.run("mintctl layout undo", check=False)
+        assert refused.status == 3, refused
+
+        zero.run("virsh -q vcpupin astray 0 1")
+        assert where(numa, guest).keys() == {1}
+        before = numa.pages(guest.qemu(), MEMFD)
+        wait_until("its memory is to go", lambda: pair.mintctl("layout", "plan")["vms"], LIMIT_S)
+        done = pair.mintctl("layout", "apply")
+        pages = numa.pages(guest.qemu(), MEMFD)
+        wrong = [offset for offset in before if pages.get(offset) != 0]
+        assert len(before) * PAGE > 80 * MIB and not wrong, f"{len(wrong)} of {len(before)} pages: {wrong[:3]}; {done}"
+        assert allowed(guest) == "1", "its owner's"
+        (shown,) = pair.mintctl("layout", "show")["vms"]
+        assert shown["vcpus"][0]["kept_by"] == "owner" and shown["near_bytes"] > 80 * MIB, shown
+        guest.compares()
+        pair.mintctl("layout", "undo")
+        pages = numa.pages(guest.qemu(), MEMFD)
+        assert all(pages[offset] == 1 for offset in before)
+        guest.compares()

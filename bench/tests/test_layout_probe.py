@@ -3,6 +3,7 @@
 there, and relocated when it is; and the rig's modelled counters tell what guests do. Node 0 has memory of two NUMA
 nodes."""
 
+import json
 import re
 import shlex
 
@@ -11,8 +12,10 @@ import pytest
 from rig import paths
 from rig.guest import Guest
 from rig.machine import MachineConfig
+from rig.node import Node
 from rig.numa import MEMFD, Numa, Stripes, define_with_memfd
 from rig.server import Server
+from rig.wait import wait_until
 
 MIB = 1 << 20
 MEMORY, STRIPE = 160 * MIB, 16 * MIB
@@ -26,6 +29,7 @@ TURNS = 50_000_000
 CACHE_BYTES, FEW, MANY = 256 << 10, 1024, 16384
 READS, STEP = 400_000, 5  # instructions for each
 CPU = 1  # of NUMA node 0
+MISSES, SAMPLES = 1000, 3  # of a second in which it does something; so many of these
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-layout-probe"
 
 
@@ -81,10 +85,15 @@ def test_incoming_migration_fills_the_numa_nodes_that_ranges_are_bound_to(pair: 
             there.compares()
 
 
-def test_modelled_counters_tell_a_guests_instructions_from_the_hosts(own_machine):
+@pytest.fixture(scope="module")
+def zero(modules_machine) -> Node:
+    """Node 0 of a machine with modelled counters and caches."""
+    return modules_machine(MachineConfig("pmu", pmu=True, cache_bytes=CACHE_BYTES)).zero
+
+
+def test_modelled_counters_tell_a_guests_instructions_from_the_hosts(zero: Node):
     """By perf_event_open(2) on node 0: a known loop, on a CPU and in a KVM guest, counted within 2 % where it is to be
     counted, and hardly where it is not."""
-    zero = own_machine(MachineConfig("pmu", pmu=True)).zero
     assert "AMD PMU driver" in zero.out("dmesg")
     program = "/tmp/turns"
     zero.run(f"cat >{program} && chmod 755 {program}", stdin=paths.need(paths.TURNS).read_bytes())
@@ -97,10 +106,9 @@ def test_modelled_counters_tell_a_guests_instructions_from_the_hosts(own_machine
     assert counts["guest_host"] < 0.02 * 2 * TURNS, said
 
 
-def test_modelled_caches_tell_what_a_guest_misses_and_where(own_machine):
+def test_modelled_caches_tell_what_a_guest_misses_and_where(zero: Node):
     """By perf_event_open(2) on node 0, of the events that mint-guestd counts there: a KVM guest's lines come from memory
     once if they fit into the cache, each time if they do not, and from the NUMA node that has them."""
-    zero = own_machine(MachineConfig("pmu-caches", pmu=True, cache_bytes=CACHE_BYTES)).zero
     program = "/tmp/misses"
     zero.run(f"cat >{program} && chmod 755 {program}", stdin=paths.need(paths.MISSES).read_bytes())
     for numa, there, elsewhere in ((0, "near", "far"), (1, "far", "near")):
@@ -111,3 +119,39 @@ def test_modelled_caches_tell_what_a_guest_misses_and_where(own_machine):
             assert abs(counts["instructions"] - STEP * READS) <= 0.02 * STEP * READS, said
             assert abs(counts[there] - expected) <= 0.05 * expected, said
             assert counts[elsewhere] <= 0.05 * expected, said
+
+
+def test_daemon_counts_what_a_guest_misses_and_from_which_numa_node_that_comes(zero: Node):
+    """Each second, by the same events: its memory is on the other NUMA node than its vCPU, and a policy knows what it
+    counts."""
+    numa = Numa(zero)
+    with Guest(zero, "counted") as guest:
+        define_with_memfd(guest, LOAD)
+        zero.run(f"virsh -q vcpupin counted 0 {CPU} --config && virsh -q start counted", LIMIT_S)
+        guest.wait_line("mint-guest: up")
+        numa.move(guest.qemu(), MEMFD, 0, MEMORY, 1)
+        # what it is given by then comes to its CPU's NUMA node
+        guest.compares(2)
+        numa.move(guest.qemu(), MEMFD, 0, MEMORY, 1)
+
+        def samples() -> list[dict[str, int]]:
+            vcpu = json.loads(zero.out("mintctl --json layout counters counted"))[0]
+            return [sample for sample in vcpu["samples"] if sample.get("misses", 0) >= MISSES]
+
+        before = len(samples())
+        print("at once:", before)
+        wait_until("it is counted for some seconds", lambda: len(samples()) >= SAMPLES, LIMIT_S)
+        wait_until(
+            "all of it comes from the other NUMA node",
+            lambda: all(one["fills"][1] >= 0.95 * one["misses"] for one in samples()[-SAMPLES:]),
+            LIMIT_S,
+        )
+        for sample in samples()[-SAMPLES:]:
+            assert sum(sample["fills"]) == sample["misses"], sample
+            assert sample["instructions"] > sample["misses"], sample
+        plan = json.loads(zero.out("mintctl --json layout plan"))
+        (change,) = plan["vms"]
+        assert change["name"] == "counted" and not change["is_guessed"], plan
+        assert [(one["from"], one["to"]) for one in change["memory"]] == [(1, 0)], plan
+        said = zero.out("grep 'what vCPUs do is counted' /var/log/mint/mint-guestd.log")
+        assert "AMD family 17h" in said, said
