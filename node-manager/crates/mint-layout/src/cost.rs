@@ -5,6 +5,8 @@
 //! the memory. What is not modelled: that a shared cache makes more misses, and that a memory controller which
 //! many ask answers later.
 
+use std::iter::Sum;
+
 use crate::layout::Layout;
 use crate::snapshot::{Confidence, Guest, Snapshot};
 use crate::topology::{NumaNo, Topology};
@@ -39,7 +41,17 @@ impl Cost {
     }
 }
 
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
+        each.fold(Self::default(), |sum, one| Self {
+            work_cycles_s: sum.work_cycles_s + one.work_cycles_s,
+            wait_cycles_s: sum.wait_cycles_s + one.wait_cycles_s,
+        })
+    }
+}
+
 /// What counts of a guest.
+#[derive(Clone)]
 pub(crate) struct Weight {
     /// Of each vCPU, misses a second.
     pub misses_s: Vec<f64>,
@@ -135,14 +147,8 @@ pub(crate) fn guest_cost(
 
 /// Of all guests in a layout.
 pub(crate) fn cost(weights: &[Weight], topology: &Topology, layout: &Layout) -> Cost {
-    let each = weights.iter().enumerate();
-    each.fold(Cost::default(), |sum, (guest, weight)| {
-        let one = guest_cost(weight, topology, layout, guest);
-        Cost {
-            work_cycles_s: sum.work_cycles_s + one.work_cycles_s,
-            wait_cycles_s: sum.wait_cycles_s + one.wait_cycles_s,
-        }
-    })
+    let guests = weights.iter().enumerate();
+    guests.map(|(guest, weight)| guest_cost(weight, topology, layout, guest)).sum()
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@
 //! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
 //! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
 
+mod case;
 mod cost;
 #[cfg(test)]
 #[path = "tests/host.rs"]
 mod host;
 mod landing;
 mod layout;
+mod model;
 #[cfg(test)]
 #[path = "tests/optimum.rs"]
 mod optimum;
@@ -33,6 +35,7 @@ mod topology;
 
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use landing::{Bind, Landing, LandingError, by_default, land};
+pub use model::Model;
 pub use plan::{Pins, Plan, Relocation, Why};
 pub use policy::{Limits, Policy, PolicyError};
 pub use profile::{Profile, ProfileError, RANGES_MAX, Range, VCPUS_MAX};

@@ -83,8 +83,8 @@ impl Plan {
         self.relocations.iter().map(|one| one.bytes).sum()
     }
 
-    /// The snapshot as it is once all of this is done. What names nothing of it is left out; a region counts as
-    /// relocated when all of it is.
+    /// The snapshot as it is once all of this is done. What names nothing of it is left out; a region of which a part
+    /// is relocated is cut, its heat by its bytes.
     pub fn done(&self, snapshot: &Snapshot, topology: &Topology) -> Snapshot {
         let mut after = snapshot.clone();
         for guest in &mut after.guests {
@@ -95,16 +95,32 @@ impl Plan {
                 }
             }
             for one in self.relocations.iter().filter(|one| one.guest == guest.id) {
-                let (start, end) = (one.offset, one.offset.saturating_add(one.bytes));
                 let Some(to) = topology.number(one.to) else { continue };
-                let within = |region: &&mut Region| {
-                    region.offset >= start && region.offset.saturating_add(region.bytes) <= end
-                };
-                guest.regions.iter_mut().filter(within).for_each(|region| region.numa = to);
+                let regions = std::mem::take(&mut guest.regions);
+                guest.regions =
+                    regions.into_iter().flat_map(|region| cut(region, one, to)).collect();
             }
         }
         after
     }
+}
+
+/// What a relocation makes of a region: itself, or the parts before it, in it, and after it.
+fn cut(region: Region, by: &Relocation, to: NumaNo) -> Vec<Region> {
+    let (first, last) = (region.offset, region.offset.saturating_add(region.bytes));
+    let start = by.offset.clamp(first, last);
+    let end = by.offset.saturating_add(by.bytes).clamp(first, last);
+    if start == end {
+        return vec![region];
+    }
+    let parts = [(first, start, region.numa), (start, end, to), (end, last, region.numa)];
+    let parts = parts.into_iter().filter(|(start, end, _)| start < end);
+    let part = |(offset, end, numa): (u64, u64, NumaNo)| {
+        let bytes = end - offset;
+        let heat = region.heat.map(|heat| heat * (bytes as f64 / region.bytes as f64));
+        Region { offset, bytes, numa, heat }
+    };
+    parts.map(part).collect()
 }
 
 /// The guests whose vCPUs are elsewhere in the new layout.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every policy is.
 
+use crate::model::Model;
 use crate::plan::Plan;
 use crate::snapshot::{Signal, Snapshot, SnapshotError};
 use crate::topology::Topology;
@@ -47,6 +48,11 @@ pub trait Policy {
 
     /// Without which it cannot say anything.
     fn needs(&self) -> &'static [Signal];
+
+    /// By what it judges layouts: its plans' gains are in these cycles.
+    fn model(&self) -> Model {
+        Model::Distances
+    }
 
     /// A plan for a snapshot that has what it needs.
     fn arrange(&mut self, snapshot: &Snapshot, topology: &Topology, limits: &Limits) -> Plan;

@@ -6,9 +6,9 @@
 //! room, or where guests that choose later have memory that is used less (L, figure 3). Guests that hardly miss keep
 //! what nobody has taken.
 
-use crate::cost::{cost, guest_cost, weights};
-use crate::layout::Layout;
-use crate::plan::{Plan, Why, pins, relocations};
+use crate::case::Case;
+use crate::cost::weights;
+use crate::plan::Plan;
 use crate::policy::{Limits, Policy};
 use crate::rank::Ranks;
 use crate::snapshot::{Signal, Snapshot};
@@ -17,6 +17,7 @@ use crate::topology::Topology;
 
 /// Below so many misses per thousand instructions a place makes no difference.
 const MISSES_PER_KILO: f64 = 1.5;
+
 /// The policy.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Simple {
@@ -40,38 +41,9 @@ impl Policy for Simple {
             let is_choosy = self.ranks.rate(&snapshot.guests[guest].id) >= MISSES_PER_KILO;
             table.seat(guest, is_choosy.then(|| &order[place + 1..]));
         }
-        let (before, after) = (Layout::of(snapshot), table.layout);
-        let costs = cost(&weights, topology, &before);
-        let gain = costs.gain(cost(&weights, topology, &after));
-        if after == before || gain < limits.gain {
-            return Plan::nothing(self.name());
-        }
-        let changes = order.iter().enumerate().filter(|(_, guest)| {
-            let guest = **guest;
-            before.vcpus[guest] != after.vcpus[guest]
-                || before.regions[guest] != after.regions[guest]
-        });
-        let why = changes.map(|(place, &guest)| {
-            let weight = &weights[guest];
-            let was = guest_cost(weight, topology, &before, guest);
-            let regions = snapshot.guests[guest].regions.iter().zip(&after.regions[guest]);
-            let relocated = regions.filter(|(region, now)| region.numa != **now);
-            Why {
-                guest: snapshot.guests[guest].id.clone(),
-                rank: place + 1,
-                misses_per_kilo: self.ranks.rate(&snapshot.guests[guest].id),
-                confidence: weight.confidence,
-                gain: was.gain(guest_cost(weight, topology, &after, guest)),
-                relocated_bytes: relocated.map(|(region, _)| region.bytes).sum(),
-            }
-        });
-        Plan {
-            policy: self.name().to_owned(),
-            why: why.collect(),
-            pins: pins(snapshot, topology, &after),
-            relocations: relocations(snapshot, topology, &after),
-            gain,
-        }
+        let (policy, model, after) = (self.name(), self.model(), table.layout);
+        let case = Case { policy, model, snapshot, topology, weights: &weights, limits };
+        case.plan(&order, |guest| self.ranks.rate(&snapshot.guests[guest].id), &after)
     }
 }
 

@@ -42,3 +42,21 @@ fn each_finds_the_room_that_those_before_it_left() {
     let all = names(relocations(&snapshot, &host, &after));
     assert_eq!(all, [("b".into(), 20), ("b".into(), 90)]);
 }
+
+#[test]
+fn region_of_which_a_part_goes_is_cut() {
+    let host = even(2, 1, 1 << 30);
+    let snapshot = snapshot([guest("a", 0, counted(1.0), &[(8, 0, 4.0), (8, 0, 1.0)])]);
+    let relocation = |offset: u64, bytes: u64, to: u32| {
+        let (guest, from, to) = (GuestId("a".into()), NumaId(0), NumaId(to));
+        Relocation { guest, offset: offset * MIB, bytes: bytes * MIB, from, to }
+    };
+    let relocations = vec![relocation(2, 2, 1), relocation(8, 8, 1), relocation(0, 8, 9)];
+    let plan = Plan { relocations, ..Plan::nothing("a") };
+    let after = plan.done(&snapshot, &host);
+    let told = after.guests[0].regions.iter();
+    let told: Vec<_> = told
+        .map(|one| (one.offset / MIB, one.bytes / MIB, one.numa.0, one.heat.unwrap()))
+        .collect();
+    assert_eq!(told, [(0, 2, 0, 1.0), (2, 2, 1, 1.0), (4, 4, 0, 2.0), (8, 8, 1, 1.0)]);
+}

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::host::{MIB, counted, distances, ran};
 use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
-use crate::{Cost, Limits, Plan, Policy, Simple};
+use crate::{Limits, Model, Plan, Policy, Simple};
 
 const SNAPSHOTS: u64 = 10_000;
 
@@ -82,7 +82,13 @@ fn per_domain(snapshot: &Snapshot) -> BTreeMap<DomainNo, usize> {
 }
 
 /// What is wrong with a plan, whoever made it.
-fn fault(plan: &Plan, before: &Snapshot, host: &Topology, limits: &Limits) -> Option<String> {
+fn fault(
+    plan: &Plan,
+    model: Model,
+    before: &Snapshot,
+    host: &Topology,
+    limits: &Limits,
+) -> Option<String> {
     let after = plan.done(before, host);
     if let Err(error) = after.check(host) {
         return Some(error.to_string());
@@ -120,7 +126,7 @@ fn fault(plan: &Plan, before: &Snapshot, host: &Topology, limits: &Limits) -> Op
     if plan.relocated_bytes() > limits.relocated_bytes {
         return Some(format!("{} bytes are relocated", plan.relocated_bytes()));
     }
-    let gain = Cost::of(before, host).gain(Cost::of(&after, host));
+    let gain = model.cost(before, host).gain(model.cost(&after, host));
     if (gain - plan.gain).abs() > 1e-9 {
         return Some(format!("it gains {gain}, and says {}", plan.gain));
     }
@@ -139,11 +145,12 @@ fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64) {
         let budget = if random.bool() { u64::MAX } else { random.u64(0..1024) * MIB };
         let limits = Limits { relocated_bytes: budget, ..Limits::default() };
         let (one, other) = (new(number), new(number));
+        let model = one.model();
         let make = |mut policy: P| policy.plan(&snapshot, &host, &limits);
         let plan = make(one);
         assert_eq!(plan, make(other), "snapshot {number} of seed {seed}");
         let Ok(plan) = plan else { continue };
-        if let Some(fault) = fault(&plan, &snapshot, &host, &limits) {
+        if let Some(fault) = fault(&plan, model, &snapshot, &host, &limits) {
             panic!(
                 "snapshot {number} of seed {seed}: {fault}\n{plan:#?}\n{snapshot:#?}\n{host:#?}"
             );

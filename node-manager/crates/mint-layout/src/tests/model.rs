@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use crate::host::{counted, even, guest, snapshot};
+
+fn close(is: f64, wanted: f64) {
+    assert!((is - wanted).abs() < 1e-6 * wanted.abs().max(1.0), "{is}, not {wanted}");
+}
+
+/// L, 5.4: 30.8 % for the one that came.
+#[test]
+fn vcpus_that_share_a_cache_wait_for_each_others_misses() {
+    let host = even(2, 2, 1 << 30);
+    let at = |domain| {
+        let other = guest("b", domain, counted(40.0), &[(64, domain, 1.0)]);
+        snapshot([guest("a", 0, counted(40.0), &[(64, 0, 1.0)]), other])
+    };
+    let (beside, apart) = (Model::Caches.cost(&at(0), &host), Model::Caches.cost(&at(1), &host));
+    close(beside.wait_cycles_s, 1.5 * apart.wait_cycles_s);
+    close(beside.gain(apart), 4.0 / 14.0);
+    close(apart.wait_cycles_s, Model::Distances.cost(&at(1), &host).wait_cycles_s);
+    close(Model::Distances.cost(&at(0), &host).wait_cycles_s, apart.wait_cycles_s);
+}
+
+#[test]
+fn vcpus_of_a_guest_are_in_each_others_way_too() {
+    let host = even(2, 2, 1 << 30);
+    let mut two = snapshot([guest("a", 0, counted(40.0), &[(64, 0, 1.0)])]);
+    let own = two.guests[0].vcpus[0].clone();
+    let one = Model::Caches.cost(&two, &host).wait_cycles_s;
+    close(one, 4e9);
+    two.guests[0].vcpus.push(own);
+    close(Model::Caches.cost(&two, &host).wait_cycles_s, 3.0 * one);
+}
