@@ -10,6 +10,7 @@
 
 mod case;
 mod cost;
+mod dino;
 #[cfg(test)]
 #[path = "tests/host.rs"]
 mod host;
@@ -34,6 +35,7 @@ mod table;
 mod topology;
 
 pub use cost::{Cost, LOCAL_CYCLES};
+pub use dino::{Dino, DinoLimits};
 pub use landing::{Bind, Landing, LandingError, by_default, land};
 pub use model::Model;
 pub use plan::{Pins, Plan, Relocation, Why};

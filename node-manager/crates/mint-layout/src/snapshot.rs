@@ -188,6 +188,11 @@ impl Vcpu {
             || topology.domains()[domain.0].cpus.iter().any(|cpu| self.allowed.contains(cpu))
     }
 
+    /// Whether its owner lets it run in all domains.
+    pub fn may_run_anywhere(&self, topology: &Topology) -> bool {
+        (0..topology.domains().len()).all(|domain| self.may_run(topology, DomainNo(domain)))
+    }
+
     /// The CPUs that it may have there.
     pub fn cpus(&self, topology: &Topology, domain: DomainNo) -> CpuSet {
         let cpus = &topology.domains()[domain.0].cpus;

@@ -25,8 +25,8 @@ fn relocation_cycles_s(bytes: u64) -> f64 {
 
 /// The host while guests choose.
 pub(crate) struct Table<'a> {
-    snapshot: &'a Snapshot,
-    topology: &'a Topology,
+    pub snapshot: &'a Snapshot,
+    pub topology: &'a Topology,
     weights: &'a [Weight],
     /// Guests that have chosen have taken theirs, and vCPUs that their owners keep to some CPUs theirs.
     slots: Slots,
@@ -263,21 +263,65 @@ impl<'a> Table<'a> {
                 };
                 (least, chosen) = (there + cycles_s, Some((to, evictions)));
             }
-            let Some((to, evictions)) = chosen else { continue };
-            let evicted: u64 = evictions.iter().map(|one| self.bytes(one.guest, one.region)).sum();
-            if bytes + evicted > self.budget {
+            if let Some((to, evictions)) = chosen {
+                self.relocate((guest, region), to, &evictions, &mut evictable[to.0]);
+            }
+        }
+    }
+
+    /// A region goes, once others have made room for it; neither if that is more than may be relocated.
+    fn relocate(
+        &mut self,
+        (guest, region): (usize, usize),
+        to: NumaNo,
+        evictions: &[Eviction],
+        evictable: &mut Evictable,
+    ) {
+        let bytes = self.bytes(guest, region);
+        let evicted: u64 = evictions.iter().map(|one| self.bytes(one.guest, one.region)).sum();
+        if bytes.saturating_add(evicted) > self.budget {
+            return;
+        }
+        self.budget -= bytes + evicted;
+        for one in evictions {
+            self.free.relocate(self.bytes(one.guest, one.region), to, one.to);
+            self.layout.regions[one.guest][one.region] = one.to;
+        }
+        let Evictable { regions, next } = evictable;
+        let gone = |(other, its): &&(usize, usize)| self.layout.regions[*other][*its] != to;
+        *next += regions.iter().skip(*next).take_while(gone).count();
+        self.free.relocate(bytes, self.layout.regions[guest][region], to);
+        self.layout.regions[guest][region] = to;
+    }
+
+    /// A guest's vCPUs get these domains, whoever else is there; its memory stays.
+    pub fn put(&mut self, guest: usize, domains: Vec<DomainNo>) {
+        self.waits[guest] = self.weights[guest].waits(self.topology, &domains);
+        self.layout.vcpus[guest] = domains;
+    }
+
+    /// What is used of a guest's memory goes to a NUMA node, what is used most first, unless it would be farther from
+    /// its vCPUs: where there is room, or others lose less than it gains.
+    ///
+    /// # Arguments
+    /// * `later` - guests whose memory may go for it.
+    pub fn gather(&mut self, guest: usize, to: NumaNo, later: &[usize]) {
+        if self.snapshot.guests[guest].is_fixed {
+            return;
+        }
+        let mut evictable = self.evictable(guest, later).swap_remove(to.0);
+        for region in self.hot(guest) {
+            let now = self.layout.regions[guest][region];
+            let share = self.weights[guest].shares[region];
+            let nearer = share * (self.waits[guest][now.0] - self.waits[guest][to.0]);
+            if now == to || share <= 0.0 || nearer < 0.0 {
                 continue;
             }
-            self.budget -= bytes + evicted;
-            for one in evictions {
-                self.free.relocate(self.bytes(one.guest, one.region), to, one.to);
-                self.layout.regions[one.guest][one.region] = one.to;
+            let bytes = self.bytes(guest, region);
+            let gains = nearer - relocation_cycles_s(bytes);
+            if let Some((evictions, _)) = self.evictions(&evictable, bytes, (now, to), gains) {
+                self.relocate((guest, region), to, &evictions, &mut evictable);
             }
-            let Evictable { regions, next } = &mut evictable[to.0];
-            let gone = |(other, its): &&(usize, usize)| self.layout.regions[*other][*its] != to;
-            *next += regions.iter().skip(*next).take_while(gone).count();
-            self.free.relocate(bytes, now, to);
-            self.layout.regions[guest][region] = to;
         }
     }
 

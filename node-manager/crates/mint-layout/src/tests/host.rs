@@ -44,6 +44,18 @@ pub fn counted(misses_per_kilo: f64) -> Ring {
     vec![sample; RING].into()
 }
 
+/// That, and which NUMA nodes answered each of its misses: parts of them.
+pub fn filled(misses_per_kilo: f64, parts: &[f64]) -> Ring {
+    let samples = counted(misses_per_kilo);
+    let fill = |sample: &Sample| {
+        let misses = sample.misses.unwrap() as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
+        let lines = |part: &f64| (misses * part) as u64;
+        Sample { fills: Some(parts.iter().map(lines).collect()), ..sample.clone() }
+    };
+    samples.iter().map(fill).collect::<Vec<_>>().into()
+}
+
 /// A guest with a vCPU in a domain, and memory in regions of these MiB, NUMA nodes and heats.
 pub fn guest(name: &str, domain: usize, samples: Ring, regions: &[(u64, usize, f64)]) -> Guest {
     let mut offset = 0;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-use crate::host::{MIB, counted, distances, ran};
+use crate::host::{MIB, counted, distances, filled, ran};
 use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
-use crate::{Limits, Model, Plan, Policy, Simple};
+use crate::{Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
 
 const SNAPSHOTS: u64 = 10_000;
 
@@ -36,20 +36,29 @@ pub fn host(random: &mut Rng) -> Topology {
     Topology::new(caches.into_iter().zip(distances).enumerate().map(node).collect()).unwrap()
 }
 
+/// What is measured of guests.
+#[derive(Clone, Copy, PartialEq)]
+enum Measured {
+    /// Of some this, of some that.
+    Some,
+    /// Everything.
+    All,
+}
+
 /// Guests whose memory there is room for.
-pub fn guests(random: &mut Rng, host: &Topology, guests: usize, vcpus: usize) -> Snapshot {
+fn guests(random: &mut Rng, host: &Topology, guests: usize, measured: Measured) -> Snapshot {
     let mut free: Vec<u64> = host.nodes().iter().map(|node| node.memory_bytes).collect();
     let mut guest = |at: usize| {
         let vcpu = |random: &mut Rng| Vcpu {
             domain: DomainNo(random.usize(0..host.domains().len())),
             allowed: [].into_iter().collect(),
             samples: match random.u8(0..8) {
-                0 => ran(random.f64()),
+                0 if measured == Measured::Some => ran(random.f64()),
                 1..4 => counted(random.f64()),
                 _ => counted(60.0 * random.f64()),
             },
         };
-        let mut vcpus: Vec<Vcpu> = (0..random.usize(1..=vcpus)).map(|_| vcpu(random)).collect();
+        let mut vcpus: Vec<Vcpu> = (0..random.usize(1..=3)).map(|_| vcpu(random)).collect();
         if random.u8(0..8) == 0 {
             let keeper =
                 |vcpu: &mut Vcpu| vcpu.allowed = host.domains()[vcpu.domain.0].cpus.clone();
@@ -63,10 +72,21 @@ pub fn guests(random: &mut Rng, host: &Topology, guests: usize, vcpus: usize) ->
             let heat = if hot { 1000.0 * random.f64() } else { random.f64() };
             if free[numa] >= bytes {
                 free[numa] -= bytes;
-                let heat = (random.u8(0..16) != 0).then_some(heat);
+                let is_known = random.u8(0..16) != 0 || measured == Measured::All;
+                let heat = is_known.then_some(heat);
                 regions.push(Region { offset, bytes, numa: NumaNo(numa), heat });
             }
             offset += bytes;
+        }
+        if measured == Measured::All {
+            let all: f64 = regions.iter().filter_map(|region| region.heat).sum();
+            let mut parts = vec![0.0; host.nodes().len()];
+            for region in &regions {
+                parts[region.numa.0] += region.heat.unwrap_or(0.0) / all;
+            }
+            for vcpu in &mut vcpus {
+                vcpu.samples = filled(vcpu.samples.misses_per_kilo().unwrap(), &parts);
+            }
         }
         Guest { id: GuestId(format!("g{at}")), vcpus, regions, is_fixed: random.u8(0..8) == 0 }
     };
@@ -134,13 +154,13 @@ fn fault(
     (!is_worth_it).then(|| format!("it gains {gain} alone"))
 }
 
-fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64) {
+fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64, measured: Measured) {
     let mut random = Rng::with_seed(seed);
     let (mut plans, mut relocating, mut pinning) = (0, 0, 0);
     for number in 0..SNAPSHOTS {
         let host = host(&mut random);
         let count = random.usize(0..=6);
-        let snapshot = guests(&mut random, &host, count, 3);
+        let snapshot = guests(&mut random, &host, count, measured);
         assert_eq!(snapshot.check(&host), Ok(()));
         let budget = if random.bool() { u64::MAX } else { random.u64(0..1024) * MIB };
         let limits = Limits { relocated_bytes: budget, ..Limits::default() };
@@ -159,6 +179,7 @@ fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64) {
         relocating += u64::from(!plan.relocations.is_empty());
         pinning += u64::from(!plan.pins.is_empty());
     }
+    println!("{plans} plans, {relocating} that relocate, {pinning} that pin");
     // else the lot draws nothing that is worth a plan
     assert!(plans > SNAPSHOTS / 2, "{plans} plans");
     assert!(relocating > SNAPSHOTS / 10 && pinning > SNAPSHOTS / 10, "{relocating}, {pinning}");
@@ -166,5 +187,11 @@ fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64) {
 
 #[test]
 fn simple_keeps_its_promises() {
-    keeps_its_promises(|_| Simple::default(), 21);
+    keeps_its_promises(|_| Simple::default(), 21, Measured::Some);
+}
+
+#[test]
+fn dino_keeps_its_promises() {
+    keeps_its_promises(|_| Dino::default(), 22, Measured::All);
+    keeps_its_promises(|_| Dino::new(DinoLimits::paper()), 23, Measured::All);
 }
