@@ -55,6 +55,8 @@ impl Sum for Cost {
 pub(crate) struct Weight {
     /// Of each vCPU, misses a second.
     pub misses_s: Vec<f64>,
+    /// Of each vCPU, cache lines a second from each NUMA node; none where nobody knows.
+    pub fills_s: Vec<Vec<f64>>,
     /// Of each region, for how many of the misses it is asked; together 1, or 0.
     pub shares: Vec<f64>,
     /// Of each region, its bytes.
@@ -68,7 +70,8 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    fn of(guest: &Guest) -> Self {
+    /// Of one guest.
+    pub fn of(guest: &Guest) -> Self {
         let (mut misses_s, mut instructions_s) = (Vec::new(), 0.0);
         let mut confidence = Confidence::Counted;
         for vcpu in &guest.vcpus {
@@ -97,7 +100,9 @@ impl Weight {
         let shares = of_region.iter().map(|one| if all > 0.0 { one / all } else { 0.0 });
         let sum: f64 = misses_s.iter().sum();
         let kilo = if instructions_s > 0.0 { sum * 1000.0 / instructions_s } else { 0.0 };
+        let fills = guest.vcpus.iter().map(|vcpu| vcpu.samples.fills_per_s().unwrap_or_default());
         Self {
+            fills_s: fills.collect(),
             shares: shares.collect(),
             bytes: guest.regions.iter().map(|region| region.bytes).collect(),
             misses_s,
@@ -105,6 +110,13 @@ impl Weight {
             misses_per_kilo: kilo,
             confidence,
         }
+    }
+
+    /// Of each NUMA node, for how many of the misses its memory is asked there.
+    pub fn parts(&self, topology: &Topology, numas: &[NumaNo]) -> Vec<f64> {
+        let mut parts = vec![0.0; topology.nodes().len()];
+        self.shares.iter().zip(numas).for_each(|(share, numa)| parts[numa.0] += share);
+        parts
     }
 
     /// Cycles a second that its vCPUs would wait if all of its memory were on a NUMA node, for each of these.

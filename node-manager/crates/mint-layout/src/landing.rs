@@ -9,11 +9,13 @@
 use mint_types::{CpuSet, format_bytes};
 use serde::{Deserialize, Serialize};
 
+use crate::cost::Weight;
 use crate::layout::Layout;
 use crate::plan::{Plan, Relocation};
 use crate::policy::{Limits, Policy, PolicyError};
 use crate::profile::Profile;
 use crate::room::{Free, Slots};
+use crate::sample::Sample;
 use crate::snapshot::{Guest, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, Topology};
 
@@ -89,7 +91,8 @@ pub fn land<P: Policy + ?Sized>(
     let relocated_bytes = limits.relocated_bytes.saturating_add(profile.bytes());
     let plan = policy.plan(&all, topology, &Limits { relocated_bytes, ..*limits })?;
     let mut guests = plan.done(&all, topology).guests;
-    let Some(guest) = guests.pop() else { unreachable!("it was just pushed") };
+    let Some(mut guest) = guests.pop() else { unreachable!("it was just pushed") };
+    answer_here(&mut guest, topology);
     let pins = guest.vcpus.iter().map(|vcpu| vcpu.cpus(topology, vcpu.domain)).collect();
     let evictions = plan.relocations.iter().filter(|one| one.guest != id).cloned().collect();
     Ok(Landing { pins, binds: binds(&guest, topology), evictions, plan, guest })
@@ -149,7 +152,30 @@ pub fn by_default(
             at += bytes;
         }
     }
-    Ok(Guest { id: profile.id.clone(), vcpus, regions, is_fixed: false })
+    let mut guest = Guest { id: profile.id.clone(), vcpus, regions, is_fixed: false };
+    answer_here(&mut guest, topology);
+    Ok(guest)
+}
+
+/// What samples say of NUMA nodes is of those of the guest's last host. Here each node is taken to answer as
+/// much as it has of the memory that is used.
+fn answer_here(guest: &mut Guest, topology: &Topology) {
+    let numas: Vec<NumaNo> = guest.regions.iter().map(|region| region.numa).collect();
+    let parts = Weight::of(guest).parts(topology, &numas);
+    let here = |sample: &Sample| {
+        let lines = sample.fills.as_ref().map(|fills| fills.iter().sum::<u64>());
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a u64"
+        )]
+        let part = |lines: u64, part: f64| (lines as f64 * part) as u64;
+        let fills = lines.map(|lines| parts.iter().map(|&one| part(lines, one)).collect());
+        Sample { fills, ..sample.clone() }
+    };
+    for vcpu in &mut guest.vcpus {
+        vcpu.samples = vcpu.samples.iter().map(here).collect::<Vec<_>>().into();
+    }
 }
 
 /// Neighbours on the same NUMA node are one.

@@ -8,6 +8,7 @@
 //! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
 //! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
 
+mod asymsched;
 mod case;
 mod cost;
 mod dino;
@@ -20,6 +21,7 @@ mod model;
 #[cfg(test)]
 #[path = "tests/optimum.rs"]
 mod optimum;
+mod placement;
 mod plan;
 mod policy;
 mod profile;
@@ -34,6 +36,7 @@ mod snapshot;
 mod table;
 mod topology;
 
+pub use asymsched::AsymSched;
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use dino::{Dino, DinoLimits};
 pub use landing::{Bind, Landing, LandingError, by_default, land};

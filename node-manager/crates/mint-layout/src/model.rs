@@ -20,7 +20,9 @@ pub enum Model {
     /// Memory, as long as it is far ([`Cost::of`]).
     #[default]
     Distances,
-    /// That, and vCPUs that miss often in the same cache domain (DINO).
+    /// Memory, as long as the NUMA node's bandwidth is lower than that of their own (AsymSched).
+    Bandwidths,
+    /// Memory as it is far, and vCPUs that miss often in the same cache domain (DINO).
     Caches,
 }
 
@@ -45,6 +47,7 @@ impl Model {
             Self::Distances => {
                 guests.map(|(at, weight)| guest_cost(weight, topology, layout, at)).collect()
             }
+            Self::Bandwidths => Self::Distances.each(weights, &topology.by_bandwidth(), layout),
             Self::Caches => {
                 let of_domain = domain_misses_s(weights, topology, layout);
                 let cost = |(at, weight): (usize, &Weight)| {

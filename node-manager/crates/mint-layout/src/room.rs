@@ -41,6 +41,11 @@ impl Slots {
         these.max_by_key(|(_, left)| **left).map_or(DomainNo(0), |(domain, _)| domain)
     }
 
+    /// How many more fit.
+    pub fn at(&self, domain: DomainNo) -> usize {
+        usize::try_from(self.0[domain.0]).unwrap_or(0)
+    }
+
     /// Whether one more fits.
     pub fn is_free(&self, domain: DomainNo) -> bool {
         self.0[domain.0] > 0

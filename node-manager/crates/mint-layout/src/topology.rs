@@ -54,6 +54,7 @@ pub struct CacheDomain {
 pub struct Topology {
     nodes: Vec<NumaNode>,
     domains: Vec<CacheDomain>,
+    bandwidths_mb_s: Option<Vec<Vec<u32>>>,
 }
 
 /// They do not.
@@ -65,6 +66,9 @@ pub enum TopologyError {
     /// Not as many distances as nodes, or one below that of itself.
     #[error("{0}: the distances {1:?} do not fit")]
     Distances(NumaId, Vec<u32>),
+    /// Not as many bandwidths as nodes, or one that is none.
+    #[error("{0}: the bandwidths {1:?} do not fit")]
+    Bandwidths(NumaId, Vec<u32>),
     /// It is in two caches.
     #[error("CPU {0} has two last-level caches")]
     Cpu(u32),
@@ -75,6 +79,9 @@ pub enum TopologyError {
 
 /// Of a node to itself (ACPI 6.5, 5.2.17).
 const LOCAL: u32 = 10;
+/// What CPUs are taken to read from memory of their own node where nobody has told, millions of bytes a second: a
+/// controller of two channels.
+const LOCAL_MB_S: u32 = 20_000;
 
 impl Topology {
     /// Of NUMA nodes in any order.
@@ -104,7 +111,24 @@ impl Topology {
         if domains.is_empty() {
             return Err(TopologyError::NoCpu);
         }
-        Ok(Self { nodes, domains })
+        Ok(Self { nodes, domains, bandwidths_mb_s: None })
+    }
+
+    /// The same, and how much CPUs of each NUMA node can read from memory of each.
+    ///
+    /// # Arguments
+    /// * `bandwidths_mb_s` - of each node's CPUs, in the nodes' order: millions of bytes a second, from each node.
+    ///
+    /// # Errors
+    /// With the first node of which they do not fit.
+    pub fn with_bandwidths(self, bandwidths_mb_s: Vec<Vec<u32>>) -> Result<Self, TopologyError> {
+        for (at, node) in self.nodes.iter().enumerate() {
+            let row = bandwidths_mb_s.get(at).cloned().unwrap_or_default();
+            if row.len() != self.nodes.len() || row.contains(&0) {
+                return Err(TopologyError::Bandwidths(node.id, row));
+            }
+        }
+        Ok(Self { bandwidths_mb_s: Some(bandwidths_mb_s), ..self })
     }
 
     /// The NUMA nodes.
@@ -150,6 +174,28 @@ impl Topology {
     /// How much farther memory is than that of the CPUs' own node: 1 for that itself.
     pub fn distance(&self, from: NumaNo, to: NumaNo) -> f64 {
         f64::from(self.nodes[from.0].distances[to.0]) / f64::from(LOCAL)
+    }
+
+    /// How much CPUs of a node can read from memory of another one, millions of bytes a second. Where
+    /// nobody has told: as much less than from their own as that one is farther.
+    pub fn bandwidth_mb_s(&self, from: NumaNo, to: NumaNo) -> f64 {
+        match &self.bandwidths_mb_s {
+            Some(bandwidths) => f64::from(bandwidths[from.0][to.0]),
+            None => f64::from(LOCAL_MB_S) / self.distance(from, to),
+        }
+    }
+
+    /// The same with nodes that are as far as bandwidths say: one from which CPUs can read half as much as from their
+    /// own is twice as far. Where nobody has told, that is as far as they are.
+    #[must_use]
+    pub fn by_bandwidth(&self) -> Self {
+        let mut far = self.clone();
+        let Some(bandwidths) = &self.bandwidths_mb_s else { return far };
+        for ((at, node), row) in far.nodes.iter_mut().enumerate().zip(bandwidths) {
+            let distance = |mb_s: &u32| row[at].saturating_mul(LOCAL).div_ceil(*mb_s).max(LOCAL);
+            node.distances = row.iter().map(distance).collect();
+        }
+        far
     }
 }
 

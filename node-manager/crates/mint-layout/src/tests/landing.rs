@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use crate::host::{MIB, counted, even, guest, ran, snapshot};
+use crate::host::{MIB, counted, even, filled, guest, ran, snapshot};
 use crate::profile::Range;
 use crate::snapshot::GuestId;
-use crate::{Ring, Simple};
+use crate::{AsymSched, Ring, Simple};
 
 fn profile(name: &str, samples: Ring, ranges: &[(u64, f64)]) -> Profile {
     let mut at = 0;
@@ -156,4 +156,27 @@ fn guest_comes_to_the_cpus_that_its_owner_keeps_it_to() {
     };
     assert_eq!(pins("3"), ("3".into(), 1));
     assert_eq!(pins("9"), ("0-1".into(), 0), "there is no such CPU");
+}
+
+/// Its last host had other NUMA nodes.
+#[test]
+fn lines_come_from_where_its_memory_is_here() {
+    let host = even(2, 1, 100 * MIB);
+    let web = profile("web", filled(40.0, &[0.0, 0.0, 1.0]), &[(100, 3.0), (50, 1.0)]);
+    let fills = |guest: &Guest| guest.vcpus[0].samples.fills_per_s().unwrap();
+    let guest = by_default(&host, &Snapshot::default(), &web, &[]).unwrap();
+    assert!((fills(&guest)[0] - 3e7).abs() < 100.0 && (fills(&guest)[1] - 1e7).abs() < 100.0);
+    assert_eq!(fills(&guest).len(), 2);
+    // and where the plan puts it: its memory comes to the only free CPU
+    let host = even(2, 1, 512 * MIB);
+    let mut others = snapshot([guest_of_node_0()]);
+    others.guests[0].vcpus[0].allowed = "0".parse().unwrap();
+    let (policy, limits) = (&mut AsymSched::default(), Limits::default());
+    let landing = land(policy, &host, &others, &web, &["1".parse().unwrap()], &limits).unwrap();
+    assert_eq!(on(&landing, 1), [(0, 150)]);
+    assert!(fills(&landing.guest)[0].abs() < 1.0 && (fills(&landing.guest)[1] - 4e7).abs() < 100.0);
+}
+
+fn guest_of_node_0() -> Guest {
+    guest("a", 0, filled(0.1, &[1.0, 0.0]), &[(64, 0, 1.0)])
 }

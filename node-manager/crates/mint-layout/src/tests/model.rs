@@ -31,3 +31,13 @@ fn vcpus_of_a_guest_are_in_each_others_way_too() {
     two.guests[0].vcpus.push(own);
     close(Model::Caches.cost(&two, &host).wait_cycles_s, 3.0 * one);
 }
+
+#[test]
+fn memory_behind_a_narrow_link_is_waited_for_as_if_it_were_far() {
+    let all = snapshot([guest("a", 0, counted(40.0), &[(64, 1, 1.0)])]);
+    let host = even(2, 2, 1 << 30);
+    close(Model::Bandwidths.cost(&all, &host).wait_cycles_s, 8e9);
+    let host = host.with_bandwidths(vec![vec![9000, 3000], vec![3000, 9000]]).unwrap();
+    close(Model::Bandwidths.cost(&all, &host).wait_cycles_s, 12e9);
+    close(Model::Distances.cost(&all, &host).wait_cycles_s, 8e9);
+}

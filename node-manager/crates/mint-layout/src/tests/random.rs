@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::host::{MIB, counted, distances, filled, ran};
 use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
-use crate::{Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
+use crate::{AsymSched, Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
 
 const SNAPSHOTS: u64 = 10_000;
 
@@ -194,4 +194,9 @@ fn simple_keeps_its_promises() {
 fn dino_keeps_its_promises() {
     keeps_its_promises(|_| Dino::default(), 22, Measured::All);
     keeps_its_promises(|_| Dino::new(DinoLimits::paper()), 23, Measured::All);
+}
+
+#[test]
+fn asymsched_keeps_its_promises() {
+    keeps_its_promises(|_| AsymSched::default(), 24, Measured::All);
 }

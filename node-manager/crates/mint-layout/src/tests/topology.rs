@@ -40,3 +40,24 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(error, TopologyError::Distances(NumaId(0), distances));
     }
 }
+
+#[test]
+fn bandwidths_that_nobody_tells_follow_from_distances() {
+    let nodes = vec![node(0, &["0"], &[10, 40]), node(1, &["1"], &[25, 10])];
+    let host = Topology::new(nodes).unwrap();
+    let mb_s = |host: &Topology, from, to| host.bandwidth_mb_s(NumaNo(from), NumaNo(to));
+    assert!((mb_s(&host, 0, 0) - 20_000.0).abs() < 1e-9);
+    assert!((mb_s(&host, 0, 1) - 5000.0).abs() < 1e-9);
+    assert_eq!(host.by_bandwidth(), host);
+    let told = host.clone().with_bandwidths(vec![vec![12_000, 4000], vec![6000, 3000]]).unwrap();
+    assert!((mb_s(&told, 1, 0) - 6000.0).abs() < 1e-9);
+    assert!((told.distance(NumaNo(0), NumaNo(1)) - 4.0).abs() < 1e-9, "distances are as they were");
+    let far = told.by_bandwidth();
+    assert_eq!(far.nodes()[0].distances, [10, 30]);
+    assert_eq!(far.nodes()[1].distances, [10, 10], "nothing is nearer than its own");
+    for bad in [vec![vec![1, 1]], vec![vec![1, 1], vec![1]], vec![vec![1, 1], vec![0, 1]]] {
+        let row = bad.get(1).cloned().unwrap_or_default();
+        let error = host.clone().with_bandwidths(bad).unwrap_err();
+        assert_eq!(error, TopologyError::Bandwidths(NumaId(1), row));
+    }
+}
