@@ -70,20 +70,7 @@ impl AsymSched {
     }
 }
 
-/// Millions of bytes a second that CPUs of each NUMA node read from each.
-fn read_mb_s(guest: &Guest, weight: &Weight, topology: &Topology) -> Vec<Vec<f64>> {
-    let nodes = topology.nodes().len();
-    let mut read = vec![vec![0.0; nodes]; nodes];
-    for (vcpu, fills_s) in guest.vcpus.iter().zip(&weight.fills_s) {
-        let from = topology.domains()[vcpu.domain.0].numa;
-        for (sum, lines) in read[from.0].iter_mut().zip(fills_s) {
-            *sum += lines * LINE_BYTES / 1e6;
-        }
-    }
-    read
-}
-
-/// Which nodes belong together, by what they read of each other.
+/// Which nodes belong together, by the lines that they read of each other.
 fn clusters(read: &[Vec<f64>]) -> Vec<Vec<NumaNo>> {
     let nodes = read.len();
     let traffic = |node: usize| {
@@ -113,9 +100,9 @@ fn cluster(
     read: &[Vec<f64>],
     bytes_max: u64,
 ) -> Cluster {
-    let mut mb_s = 0.0;
+    let mut lines_s = 0.0;
     for from in &nodes {
-        mb_s += nodes.iter().filter(|to| *to != from).map(|to| read[from.0][to.0]).sum::<f64>();
+        lines_s += nodes.iter().filter(|to| *to != from).map(|to| read[from.0][to.0]).sum::<f64>();
     }
     let here = |numa: NumaNo| {
         let vcpus = guest.vcpus.iter();
@@ -133,7 +120,7 @@ fn cluster(
     });
     Cluster {
         // less than a million bytes a second weigh nothing
-        weight: mb_s.max(1.0).ln(),
+        weight: (lines_s * LINE_BYTES / 1e6).max(1.0).ln(),
         vcpus: nodes.iter().map(|&numa| here(numa).count()).collect(),
         is_tied: is_tied.collect(),
         bytes,
@@ -214,8 +201,9 @@ impl Policy for AsymSched {
         self.pass(snapshot);
         let weights = weights(snapshot);
         let mut found: Vec<(usize, Cluster)> = Vec::new();
+        let now = Layout::of(snapshot);
         for (at, guest) in snapshot.guests.iter().zip(&weights).enumerate() {
-            let read = read_mb_s(guest.0, guest.1, topology);
+            let read = guest.1.lines_s(topology, &now.vcpus[at]);
             let bytes_max = self.bytes_max(&guest.0.id);
             for nodes in clusters(&read) {
                 found.push((at, cluster(guest, topology, nodes, &read, bytes_max)));

@@ -119,6 +119,19 @@ impl Weight {
         parts
     }
 
+    /// Cache lines a second that CPUs of each NUMA node get from each, its vCPUs being in these domains.
+    pub fn lines_s(&self, topology: &Topology, domains: &[crate::DomainNo]) -> Vec<Vec<f64>> {
+        let nodes = topology.nodes().len();
+        let mut lines_s = vec![vec![0.0; nodes]; nodes];
+        for (fills_s, domain) in self.fills_s.iter().zip(domains) {
+            let from = topology.domains()[domain.0].numa;
+            for (sum, lines) in lines_s[from.0].iter_mut().zip(fills_s) {
+                *sum += lines;
+            }
+        }
+        lines_s
+    }
+
     /// Cycles a second that its vCPUs would wait if all of its memory were on a NUMA node, for each of these.
     pub fn waits(&self, topology: &Topology, domains: &[crate::DomainNo]) -> Vec<f64> {
         let of_node = |to: NumaNo| {

@@ -9,6 +9,7 @@
 //! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
 
 mod asymsched;
+mod carrefour;
 mod case;
 mod cost;
 mod dino;
@@ -37,6 +38,7 @@ mod table;
 mod topology;
 
 pub use asymsched::AsymSched;
+pub use carrefour::Carrefour;
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use dino::{Dino, DinoLimits};
 pub use landing::{Bind, Landing, LandingError, by_default, land};

@@ -14,6 +14,10 @@ use crate::topology::Topology;
 /// thousand instructions do so here.
 const CONTENDED_MISSES_S: f64 = 8e7;
 
+/// A memory controller answers half as fast when it is asked for so many lines a second: all that one of two channels
+/// has, 20 GB/s.
+const CONTROLLER_LINES_S: f64 = 3e8;
+
 /// What a policy takes vCPUs to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Model {
@@ -24,6 +28,8 @@ pub enum Model {
     Bandwidths,
     /// Memory as it is far, and vCPUs that miss often in the same cache domain (DINO).
     Caches,
+    /// Memory as it is far, and the longer the more lines its NUMA node is asked for (Carrefour).
+    Controllers,
 }
 
 impl Model {
@@ -60,8 +66,36 @@ impl Model {
                 };
                 guests.map(cost).collect()
             }
+            Self::Controllers => {
+                let lines_s = node_lines_s(weights, topology, layout);
+                let cost = |(at, weight): (usize, &Weight)| {
+                    let waits = weight.waits(topology, &layout.vcpus[at]);
+                    let parts = weight.parts(topology, &layout.regions[at]);
+                    let each = parts.iter().zip(waits).zip(&lines_s);
+                    let longer = |lines_s: &f64| 1.0 + lines_s / CONTROLLER_LINES_S;
+                    Cost {
+                        work_cycles_s: weight.instructions_s,
+                        wait_cycles_s: each
+                            .map(|((part, wait), all)| part * wait * longer(all))
+                            .sum(),
+                    }
+                };
+                guests.map(cost).collect()
+            }
         }
     }
+}
+
+/// Misses a second that memory of each NUMA node is asked for.
+fn node_lines_s(weights: &[Weight], topology: &Topology, layout: &Layout) -> Vec<f64> {
+    let mut lines_s = vec![0.0; topology.nodes().len()];
+    for (weight, numas) in weights.iter().zip(&layout.regions) {
+        let misses_s: f64 = weight.misses_s.iter().sum();
+        for (sum, part) in lines_s.iter_mut().zip(weight.parts(topology, numas)) {
+            *sum += part * misses_s;
+        }
+    }
+    lines_s
 }
 
 /// Misses a second in each cache domain.

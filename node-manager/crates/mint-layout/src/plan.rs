@@ -115,12 +115,7 @@ fn cut(region: Region, by: &Relocation, to: NumaNo) -> Vec<Region> {
     }
     let parts = [(first, start, region.numa), (start, end, to), (end, last, region.numa)];
     let parts = parts.into_iter().filter(|(start, end, _)| start < end);
-    let part = |(offset, end, numa): (u64, u64, NumaNo)| {
-        let bytes = end - offset;
-        let heat = region.heat.map(|heat| heat * (bytes as f64 / region.bytes as f64));
-        Region { offset, bytes, numa, heat }
-    };
-    parts.map(part).collect()
+    parts.map(|(start, end, numa)| Region { numa, ..region.part(start, end) }).collect()
 }
 
 /// The guests whose vCPUs are elsewhere in the new layout.

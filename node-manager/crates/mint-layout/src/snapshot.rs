@@ -162,6 +162,16 @@ impl Snapshot {
         Ok(())
     }
 
+    /// The same with memory in regions that end where so many bytes do; heat goes by bytes.
+    pub(crate) fn in_pieces(&self, piece_bytes: u64) -> Self {
+        let mut fine = self.clone();
+        for guest in &mut fine.guests {
+            guest.regions =
+                guest.regions.iter().flat_map(|region| region.pieces(piece_bytes)).collect();
+        }
+        fine
+    }
+
     /// What was measured of all guests that run.
     pub fn has(&self, signal: Signal) -> bool {
         let vcpus = || self.guests.iter().flat_map(|guest| &guest.vcpus);
@@ -178,6 +188,26 @@ impl Snapshot {
                 regions.all(|region| region.heat.is_some())
             }
         }
+    }
+}
+
+impl Region {
+    /// What it is between two bytes of the guest's RAM; it has these.
+    pub(crate) fn part(&self, start: u64, end: u64) -> Self {
+        let bytes = end - start;
+        let heat = self.heat.map(|heat| heat * (bytes as f64 / self.bytes as f64));
+        Self { offset: start, bytes, numa: self.numa, heat }
+    }
+
+    fn pieces(&self, piece_bytes: u64) -> Vec<Self> {
+        let end = self.offset.saturating_add(self.bytes);
+        let (mut pieces, mut at) = (Vec::new(), self.offset);
+        while at < end {
+            let next = (at + 1).checked_next_multiple_of(piece_bytes).unwrap_or(end).min(end);
+            pieces.push(self.part(at, next));
+            at = next;
+        }
+        pieces
     }
 }
 

@@ -31,6 +31,10 @@ fn guest_that_reads_much_of_another_node_gets_both_on_one() {
     let plan = arranged(&all, &even(2, 1, 512 * MIB));
     assert_eq!(told(&plan), (vec![], vec![("web", 128, 0)]));
     assert!((plan.gain - 4.0 / (9.0 + 1.01)).abs() < 1e-3, "{plan:?}");
+    // what it does not use is no reason to leave it
+    let limits = Limits { relocated_bytes: 128 * MIB, ..Limits::default() };
+    let tight = AsymSched::default().plan(&all, &even(2, 1, 512 * MIB), &limits).unwrap();
+    assert_eq!(tight.relocations, plan.relocations);
     // L, 5.5.2: what only calculates stays
     assert!(arranged(&remote(0.2), &even(2, 2, 512 * MIB)).is_empty());
 }
@@ -77,7 +81,8 @@ fn what_hardly_reads_weighs_nothing() {
         let one = guest("a", 0, counted(1.0), &[(64, 1, 1.0)]);
         let weight = &weights(&snapshot([one.clone()]))[0];
         let nodes = vec![NumaNo(0), NumaNo(1)];
-        cluster((&one, weight), &host, nodes, &[vec![0.0, mb_s], vec![0.0; 2]], 1).weight
+        let lines_s = mb_s * 1e6 / 64.0;
+        cluster((&one, weight), &host, nodes, &[vec![0.0, lines_s], vec![0.0; 2]], 1).weight
     };
     assert!(weigh(0.1).abs() < 1e-9 && weigh(1.0).abs() < 1e-9);
     assert!((weigh(100.0) - 100.0_f64.ln()).abs() < 1e-9);

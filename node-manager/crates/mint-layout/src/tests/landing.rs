@@ -3,7 +3,7 @@ use super::*;
 use crate::host::{MIB, counted, even, filled, guest, ran, snapshot};
 use crate::profile::Range;
 use crate::snapshot::GuestId;
-use crate::{AsymSched, Ring, Simple};
+use crate::{Ring, Simple};
 
 fn profile(name: &str, samples: Ring, ranges: &[(u64, f64)]) -> Profile {
     let mut at = 0;
@@ -167,16 +167,16 @@ fn lines_come_from_where_its_memory_is_here() {
     let guest = by_default(&host, &Snapshot::default(), &web, &[]).unwrap();
     assert!((fills(&guest)[0] - 3e7).abs() < 100.0 && (fills(&guest)[1] - 1e7).abs() < 100.0);
     assert_eq!(fills(&guest).len(), 2);
-    // and where the plan puts it: its memory comes to the only free CPU
-    let host = even(2, 1, 512 * MIB);
-    let mut others = snapshot([guest_of_node_0()]);
+    // and where the plan puts it: in the place of what is not used
+    let host = even(2, 1, 256 * MIB);
+    let mut others = snapshot([cold_on_node_1()]);
     others.guests[0].vcpus[0].allowed = "0".parse().unwrap();
-    let (policy, limits) = (&mut AsymSched::default(), Limits::default());
+    let (policy, limits) = (&mut Simple::default(), Limits::default());
     let landing = land(policy, &host, &others, &web, &["1".parse().unwrap()], &limits).unwrap();
-    assert_eq!(on(&landing, 1), [(0, 150)]);
+    assert_eq!(on(&landing, 1), [(0, 150)], "{landing:?}");
     assert!(fills(&landing.guest)[0].abs() < 1.0 && (fills(&landing.guest)[1] - 4e7).abs() < 100.0);
 }
 
-fn guest_of_node_0() -> Guest {
-    guest("a", 0, filled(0.1, &[1.0, 0.0]), &[(64, 0, 1.0)])
+fn cold_on_node_1() -> Guest {
+    guest("a", 0, filled(0.1, &[0.0, 1.0]), &[(50, 1, 0.0); 4])
 }

@@ -41,3 +41,17 @@ fn memory_behind_a_narrow_link_is_waited_for_as_if_it_were_far() {
     close(Model::Bandwidths.cost(&all, &host).wait_cycles_s, 12e9);
     close(Model::Distances.cost(&all, &host).wait_cycles_s, 8e9);
 }
+
+#[test]
+fn memory_that_many_ask_answers_later() {
+    let host = even(2, 4, 1 << 30);
+    let of = |second: usize| {
+        let all = ["a", "b", "c"].map(|name| guest(name, 0, counted(50.0), &[(64, 0, 1.0)]));
+        let mut all = snapshot(all);
+        all.guests[2].regions[0].numa = crate::NumaNo(second);
+        Model::Controllers.cost(&all, &host).wait_cycles_s
+    };
+    // each waits 5e9 cycles; the node answers half as late again, or by a third, and the other by a sixth at 2
+    close(of(0), 15e9 * 1.5);
+    close(of(1), 10e9 * (1.0 + 1.0 / 3.0) + 10e9 * (1.0 + 1.0 / 6.0));
+}

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::host::{MIB, counted, distances, filled, ran};
 use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
-use crate::{AsymSched, Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
+use crate::{AsymSched, Carrefour, Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
 
 const SNAPSHOTS: u64 = 10_000;
 
@@ -154,7 +154,12 @@ fn fault(
     (!is_worth_it).then(|| format!("it gains {gain} alone"))
 }
 
-fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64, measured: Measured) {
+/// How many plans relocate memory, and how many pin vCPUs.
+fn keeps_its_promises<P: Policy>(
+    new: impl Fn(u64) -> P,
+    seed: u64,
+    measured: Measured,
+) -> (u64, u64) {
     let mut random = Rng::with_seed(seed);
     let (mut plans, mut relocating, mut pinning) = (0, 0, 0);
     for number in 0..SNAPSHOTS {
@@ -182,21 +187,32 @@ fn keeps_its_promises<P: Policy>(new: impl Fn(u64) -> P, seed: u64, measured: Me
     println!("{plans} plans, {relocating} that relocate, {pinning} that pin");
     // else the lot draws nothing that is worth a plan
     assert!(plans > SNAPSHOTS / 2, "{plans} plans");
-    assert!(relocating > SNAPSHOTS / 10 && pinning > SNAPSHOTS / 10, "{relocating}, {pinning}");
+    (relocating, pinning)
+}
+
+fn both((relocating, pinning): (u64, u64)) {
+    let least = SNAPSHOTS / 10;
+    assert!(relocating > least && pinning > least, "{relocating}, {pinning}");
 }
 
 #[test]
 fn simple_keeps_its_promises() {
-    keeps_its_promises(|_| Simple::default(), 21, Measured::Some);
+    both(keeps_its_promises(|_| Simple::default(), 21, Measured::Some));
 }
 
 #[test]
 fn dino_keeps_its_promises() {
-    keeps_its_promises(|_| Dino::default(), 22, Measured::All);
-    keeps_its_promises(|_| Dino::new(DinoLimits::paper()), 23, Measured::All);
+    both(keeps_its_promises(|_| Dino::default(), 22, Measured::All));
+    both(keeps_its_promises(|_| Dino::new(DinoLimits::paper()), 23, Measured::All));
 }
 
 #[test]
 fn asymsched_keeps_its_promises() {
-    keeps_its_promises(|_| AsymSched::default(), 24, Measured::All);
+    both(keeps_its_promises(|_| AsymSched::default(), 24, Measured::All));
+}
+
+#[test]
+fn carrefour_keeps_its_promises() {
+    let (relocating, pinning) = keeps_its_promises(|_| Carrefour, 25, Measured::All);
+    assert!(relocating > SNAPSHOTS / 10 && pinning == 0, "{relocating}, {pinning}");
 }

@@ -62,3 +62,15 @@ fn vcpu_gets_those_of_a_domains_cpus_that_its_owner_lets_it_have() {
     vcpu.allowed = "0".parse().unwrap();
     assert!(vcpu.may_run(&host, DomainNo(0)) && !vcpu.may_run(&host, DomainNo(1)));
 }
+
+#[test]
+fn pieces_end_where_huge_pages_do() {
+    let mut all = snapshot([guest("a", 0, counted(1.0), &[(5, 1, 10.0), (3, 0, 3.0)])]);
+    all.guests[0].regions[1].heat = None;
+    let pieces = all.in_pieces(2 << 20);
+    let mib = |region: &Region| (region.offset >> 20, region.bytes >> 20, region.numa.0);
+    let told: Vec<_> = pieces.guests[0].regions.iter().map(mib).collect();
+    assert_eq!(told, [(0, 2, 1), (2, 2, 1), (4, 1, 1), (5, 1, 0), (6, 2, 0)]);
+    let heats = pieces.guests[0].regions.iter().map(|region| region.heat);
+    assert_eq!(heats.collect::<Vec<_>>(), [Some(4.0), Some(4.0), Some(2.0), None, None]);
+}
