@@ -9,6 +9,7 @@
 //! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
 
 mod asymsched;
+mod brm;
 mod carrefour;
 mod case;
 mod cost;
@@ -38,6 +39,7 @@ mod table;
 mod topology;
 
 pub use asymsched::AsymSched;
+pub use brm::Brm;
 pub use carrefour::Carrefour;
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use dino::{Dino, DinoLimits};

@@ -4,10 +4,10 @@
 //! Policies differ in what they take vCPUs to wait for, so each has a model; the gain that a plan tells is in that
 //! model's cycles. A model looks at a snapshot alone: the same one costs the same, whoever asks.
 
-use crate::cost::{Cost, Weight, guest_cost, weights};
+use crate::cost::{Cost, LOCAL_CYCLES, Weight, guest_cost, weights};
 use crate::layout::Layout;
 use crate::snapshot::Snapshot;
-use crate::topology::Topology;
+use crate::topology::{DomainNo, NumaNo, Topology};
 
 /// So many misses a second of others in its cache domain make a vCPU wait for each of its own twice as long. In L's
 /// case 2 (5.4) two guests that do nothing but miss lose some 30 % beside each other; two vCPUs that miss 40 times in a
@@ -30,6 +30,8 @@ pub enum Model {
     Caches,
     /// Memory as it is far, and the longer the more lines its NUMA node is asked for (Carrefour).
     Controllers,
+    /// Lines that came, as far as they came (BRM): as if each came from the same node wherever the vCPU runs.
+    Fills,
 }
 
 impl Model {
@@ -66,6 +68,16 @@ impl Model {
                 };
                 guests.map(cost).collect()
             }
+            Self::Fills => {
+                let wait_of = |(lines_s, domain): (&Vec<f64>, &DomainNo)| {
+                    fill_cycles_s(lines_s, topology, topology.domains()[domain.0].numa)
+                };
+                let cost = |(at, weight): (usize, &Weight)| Cost {
+                    work_cycles_s: weight.instructions_s,
+                    wait_cycles_s: weight.fills_s.iter().zip(&layout.vcpus[at]).map(wait_of).sum(),
+                };
+                guests.map(cost).collect()
+            }
             Self::Controllers => {
                 let lines_s = node_lines_s(weights, topology, layout);
                 let cost = |(at, weight): (usize, &Weight)| {
@@ -84,6 +96,12 @@ impl Model {
             }
         }
     }
+}
+
+/// Cycles a second that a vCPU on a NUMA node would wait for these lines of each node.
+pub(crate) fn fill_cycles_s(lines_s: &[f64], topology: &Topology, from: NumaNo) -> f64 {
+    let each = lines_s.iter().zip(topology.numbers());
+    each.map(|(lines, to)| lines * LOCAL_CYCLES * topology.distance(from, to)).sum()
 }
 
 /// Misses a second that memory of each NUMA node is asked for.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use crate::host::{counted, even, guest, snapshot};
+use crate::host::{counted, even, filled, guest, snapshot};
 
 fn close(is: f64, wanted: f64) {
     assert!((is - wanted).abs() < 1e-6 * wanted.abs().max(1.0), "{is}, not {wanted}");
@@ -54,4 +54,16 @@ fn memory_that_many_ask_answers_later() {
     // each waits 5e9 cycles; the node answers half as late again, or by a third, and the other by a sixth at 2
     close(of(0), 15e9 * 1.5);
     close(of(1), 10e9 * (1.0 + 1.0 / 3.0) + 10e9 * (1.0 + 1.0 / 6.0));
+}
+
+#[test]
+fn lines_that_came_are_waited_for_wherever_memory_is() {
+    let host = even(2, 2, 1 << 30);
+    let of = |domain| {
+        let all = snapshot([guest("a", domain, filled(40.0, &[0.25, 0.75]), &[(64, 0, 1.0)])]);
+        Model::Fills.cost(&all, &host)
+    };
+    close(of(0).wait_cycles_s, 4e9 * 1.75);
+    close(of(1).wait_cycles_s, 4e9 * 1.25);
+    close(of(1).work_cycles_s, 1e9);
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::host::{MIB, counted, distances, filled, ran};
 use crate::snapshot::{Guest, GuestId, Region, Snapshot, Vcpu};
 use crate::topology::{DomainNo, NumaId, NumaNo, NumaNode, Topology};
-use crate::{AsymSched, Carrefour, Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
+use crate::{AsymSched, Brm, Carrefour, Dino, DinoLimits, Limits, Model, Plan, Policy, Simple};
 
 const SNAPSHOTS: u64 = 10_000;
 
@@ -215,4 +215,10 @@ fn asymsched_keeps_its_promises() {
 fn carrefour_keeps_its_promises() {
     let (relocating, pinning) = keeps_its_promises(|_| Carrefour, 25, Measured::All);
     assert!(relocating > SNAPSHOTS / 10 && pinning == 0, "{relocating}, {pinning}");
+}
+
+#[test]
+fn brm_keeps_its_promises() {
+    let (relocating, pinning) = keeps_its_promises(Brm::new, 26, Measured::All);
+    assert!(relocating == 0 && pinning > SNAPSHOTS / 10, "{relocating}, {pinning}");
 }
