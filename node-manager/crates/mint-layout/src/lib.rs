@@ -14,6 +14,7 @@ mod carrefour;
 mod case;
 mod cost;
 mod dino;
+mod guards;
 #[cfg(test)]
 #[path = "tests/host.rs"]
 mod host;
@@ -43,6 +44,7 @@ pub use brm::Brm;
 pub use carrefour::Carrefour;
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use dino::{Dino, DinoLimits};
+pub use guards::{Allowed, GuardLimits, Guards, Held, HeldWhy};
 pub use landing::{Bind, Landing, LandingError, by_default, land};
 pub use model::Model;
 pub use plan::{Pins, Plan, Relocation, Why};

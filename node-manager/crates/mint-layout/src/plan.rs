@@ -163,7 +163,14 @@ pub(crate) fn relocations(
             left.push((from, to, one));
         }
     }
-    let mut free = Free::of(snapshot, topology, &Layout::of(snapshot));
+    in_order(Free::of(snapshot, topology, &Layout::of(snapshot)), left)
+}
+
+/// These, each with its NUMA nodes, in an order in which there is room for each, unless two want to change places.
+pub(crate) fn in_order(
+    mut free: Free,
+    mut left: Vec<(NumaNo, NumaNo, Relocation)>,
+) -> Vec<Relocation> {
     let mut ordered = Vec::new();
     while !left.is_empty() {
         // none fits: two want to change places, and go piece by piece

@@ -84,6 +84,11 @@ impl Free {
         u64::try_from(self.0[numa.0].max(0)).unwrap_or(u64::MAX)
     }
 
+    /// Whether more has been given of it than there is, and more than before.
+    pub fn is_over(&self, before: &Self, numa: NumaNo) -> bool {
+        self.0[numa.0] < before.0[numa.0].min(0)
+    }
+
     /// A guest gets some.
     pub fn take(&mut self, bytes: u64, numa: NumaNo) {
         self.0[numa.0] -= i128::from(bytes);

@@ -124,7 +124,9 @@ fn one_that_executes_nothing_stays() {
     let mut idle = ran(0.0);
     idle.push(crate::Sample { span_ms: 1000, fills: Some(vec![0, 0]), ..Default::default() });
     let all = snapshot([guest("a", 0, idle, &[(64, 1, 1.0)])]);
-    assert!(Brm::new(1).plan(&all, &host, &Limits::default()).unwrap().is_empty());
+    let mut brm = Brm::new(1);
+    assert!(brm.plan(&all, &host, &Limits::default()).unwrap().is_empty());
+    assert_eq!(brm.sum, Some(0.0), "nor does it spoil the sum");
 }
 
 #[test]
