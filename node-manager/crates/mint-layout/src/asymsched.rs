@@ -3,7 +3,7 @@
 //! NUMA nodes get nodes between which there is more bandwidth.
 //!
 //! The NUMA nodes of a guest that read much of each other's memory are a cluster. Its weight is the logarithm of
-//! what they read. A [placement](place) puts clusters on nodes, vCPUs and memory that is used together. One that takes
+//! what they read. A placement puts clusters on nodes, vCPUs and memory that is used together. One that takes
 //! too long to relocate, measured by how long the guest has run, is none.
 //!
 //! The paper has clusters of whole nodes, at most one on each. Here a guest may have a single vCPU, and its memory

@@ -6,12 +6,14 @@
 //! it. A [`Snapshot`] says what runs on a host of some [`Topology`] and what was measured of it (Monitor, 4.1). A
 //! [`Policy`] makes a [`Plan`] of it (Optimizer, 4.3): which CPUs each vCPU runs on, and which NUMA
 //! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
-//! (3.2): a snapshot has no such field. This crate touches nothing; who carries a plan out is not known here.
+//! (3.2): a snapshot has no such field. [`policy`] has those of L's table 1 and of its section 6 by their names, and
+//! [`Guards`] say how much of a plan may be done now. This crate touches nothing; who carries a plan out is not known here.
 
 mod asymsched;
 mod brm;
 mod carrefour;
 mod case;
+mod choice;
 mod cost;
 mod dino;
 mod guards;
@@ -42,6 +44,7 @@ mod topology;
 pub use asymsched::AsymSched;
 pub use brm::Brm;
 pub use carrefour::Carrefour;
+pub use choice::policy;
 pub use cost::{Cost, LOCAL_CYCLES};
 pub use dino::{Dino, DinoLimits};
 pub use guards::{Allowed, GuardLimits, Guards, Held, HeldWhy};

@@ -27,12 +27,25 @@ pub enum LayoutPolicy {
     /// Guests that miss their last-level cache more often get the better places (L, table 1).
     #[default]
     Simple,
+    /// Guests that miss it often are kept apart (DINO; L, table 1).
+    Dino,
+    /// Guests that read much of other NUMA nodes get more bandwidth (AsymSched; L, table 1).
+    Asymsched,
+    /// Memory goes to who reads it, or is spread (Carrefour; L, section 6).
+    Carrefour,
+    /// vCPUs go by lot to where they wait less (Bias Random vCPU Migration; L, section 6).
+    Brm,
 }
 
 /// It is no such word.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' is none: want {1}")]
-pub struct ParseLayoutError(String, &'static str);
+#[error("'{0}' is none: want before, after, none")]
+pub struct ParseLayoutError(String);
+
+/// There is no such policy.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{}' is no layout policy: want {}", .0, LayoutPolicy::ALL.map(LayoutPolicy::name).join(", "))]
+pub struct ParseLayoutPolicyError(String);
 
 impl LayoutWhen {
     /// As users write it.
@@ -47,11 +60,19 @@ impl LayoutWhen {
 }
 
 impl LayoutPolicy {
+    /// All that there are.
+    pub const ALL: [Self; 5] =
+        [Self::Simple, Self::Dino, Self::Asymsched, Self::Carrefour, Self::Brm];
+
     /// As users write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Simple => "simple",
+            Self::Dino => "dino",
+            Self::Asymsched => "asymsched",
+            Self::Carrefour => "carrefour",
+            Self::Brm => "brm",
         }
     }
 }
@@ -74,16 +95,16 @@ impl FromStr for LayoutWhen {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found =
             [Self::Before, Self::After, Self::None].into_iter().find(|when| when.name() == text);
-        found.ok_or_else(|| ParseLayoutError(text.to_owned(), "before, after, none"))
+        found.ok_or_else(|| ParseLayoutError(text.to_owned()))
     }
 }
 
 impl FromStr for LayoutPolicy {
-    type Err = ParseLayoutError;
+    type Err = ParseLayoutPolicyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = [Self::Simple].into_iter().find(|policy| policy.name() == text);
-        found.ok_or_else(|| ParseLayoutError(text.to_owned(), "simple"))
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| ParseLayoutPolicyError(text.to_owned()))
     }
 }
 
@@ -97,8 +118,14 @@ mod tests {
             assert_eq!(when.to_string().parse(), Ok(when));
             assert_eq!(serde_json::to_string(&when).unwrap(), format!("\"{when}\""));
         }
-        assert_eq!(serde_json::to_string(&LayoutPolicy::Simple).unwrap(), "\"simple\"");
+        for policy in LayoutPolicy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+            assert_eq!(serde_json::to_string(&policy).unwrap(), format!("\"{policy}\""));
+        }
         let error = "now".parse::<LayoutWhen>().unwrap_err().to_string();
         assert_eq!(error, "'now' is none: want before, after, none");
+        let error = "best".parse::<LayoutPolicy>().unwrap_err().to_string();
+        let wanted = "'best' is no layout policy: want simple, dino, asymsched, carrefour, brm";
+        assert_eq!(error, wanted);
     }
 }

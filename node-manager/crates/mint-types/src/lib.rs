@@ -24,7 +24,7 @@ mod wire;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use cpuset::{CpuSet, ParseCpuSetError};
-pub use layout::{LayoutPolicy, LayoutWhen, ParseLayoutError};
+pub use layout::{LayoutPolicy, LayoutWhen, ParseLayoutError, ParseLayoutPolicyError};
 pub use limit::{LIMIT_S_MAX, limit_s, limit_s_or_none};
 pub use load::{GuestLoad, Load};
 pub use machine_id::{MachineId, ParseMachineIdError, PeerId};

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::host::Host;
 use super::kept::{Before, FILE, Reason, Undo, Was, keep, read};
 use super::pages::{address, prefer, relocate};
-use super::place::{policy_of, with_room};
+use super::place::with_room;
 use super::reasons::{now_s, reason};
 use super::show::near_bytes;
 use crate::app::{App, Moving};
@@ -104,7 +104,7 @@ async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<(Host, Plan), Erro
                 all.guests.push(guest);
             }
             let topology = &with_room(&asked, &host.topology);
-            let plan = policy_of(policy).plan(&all, topology, &Limits::default());
+            let plan = mint_layout::policy(policy).plan(&all, topology, &Limits::default());
             plan.map(|plan| (host, plan))
         }))
     });

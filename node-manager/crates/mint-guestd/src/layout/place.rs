@@ -7,8 +7,8 @@ use mint_api::{ErrorBody, ErrorCode};
 use mint_guests::arrival::{LayoutWish, OVERHEAD_BYTES, Placement, Plan};
 use mint_guests::domain::Domain;
 use mint_guests::pins::keep_to;
-use mint_layout::{Landing, LandingError, Limits, Policy, Simple, Topology, land};
-use mint_types::{CpuSet, LayoutPolicy, Refusal, RefusalCode, format_bytes};
+use mint_layout::{Landing, LandingError, Limits, Topology, land, policy};
+use mint_types::{CpuSet, Refusal, RefusalCode, format_bytes};
 
 use super::host::Host;
 use crate::app::App;
@@ -58,7 +58,7 @@ pub(super) async fn find(
             let running: Vec<_> = others.guests.iter().map(|guest| guest.id.clone()).collect();
             let coming = asked.layouts.places.guests().into_iter();
             others.guests.extend(coming.filter(|guest| !running.contains(&guest.id)));
-            let mut policy = policy_of(wish.policy);
+            let mut policy = policy(wish.policy);
             let (topology, limits) = (&with_room(&asked, &host.topology), Limits::default());
             let landing = land(&mut *policy, topology, &others, &wish.profile, &allowed, &limits);
             landing.map(|landing| (host, landing))
@@ -70,13 +70,6 @@ pub(super) async fn find(
 /// The host without what QEMUs need beside their guests' memory, of any NUMA node: of one guest more than is to come.
 pub(super) fn with_room(app: &App, topology: &Topology) -> Topology {
     topology.without(OVERHEAD_BYTES * (1 + app.layouts.places.guests().len() as u64))
-}
-
-/// The policy of that name.
-pub(super) fn policy_of(policy: LayoutPolicy) -> Box<dyn Policy + Send> {
-    match policy {
-        LayoutPolicy::Simple => Box::new(Simple::default()),
-    }
 }
 
 fn refused(name: &str, error: &LandingError) -> ErrorBody {

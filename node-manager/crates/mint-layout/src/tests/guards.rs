@@ -95,6 +95,7 @@ fn memory_goes_as_fast_as_it_may() {
     );
     // a clock that goes back gives nothing
     assert_eq!(told(&allow(&mut guards, &of("f", 9), 0)).0, []);
+    assert_eq!(told(&allow(&mut guards, &of("g", 9), 100_000)).0, [], "nor does it later");
 }
 
 #[test]
