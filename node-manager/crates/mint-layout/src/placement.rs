@@ -49,6 +49,28 @@ struct Found {
     relocated_bytes: u64,
 }
 
+/// A placement that differs from another one in what becomes of a cluster.
+struct Step {
+    which: usize,
+    placed: Placed,
+    worth: f64,
+    relocated_bytes: u64,
+}
+
+/// All clusters but one.
+struct Others {
+    room: Room,
+    worth: f64,
+    relocated_bytes: u64,
+}
+
+impl Found {
+    fn take(&mut self, step: Step) {
+        self.placed[step.which] = step.placed;
+        (self.worth, self.relocated_bytes) = (step.worth, step.relocated_bytes);
+    }
+}
+
 impl Cluster {
     fn relocated_bytes(&self, placed: &Placed) -> u64 {
         let nodes = self.nodes.iter().zip(placed).zip(&self.bytes);
@@ -174,47 +196,54 @@ impl Search<'_> {
     /// From where all are, the best step each time; then back, as far as that costs little and spares memory.
     fn steps(&self) -> Vec<Placed> {
         let Some(mut best) = self.found(self.now()) else { return self.now() };
-        while let Some(next) = self
-            .neighbours(&best.placed)
-            .into_iter()
-            .reduce(|one, other| if other.worth > one.worth { other } else { one })
-        {
-            if next.worth <= best.worth * (1.0 + 1e-9) {
-                break;
+        loop {
+            let steps = self.steps_from(&best.placed).into_iter();
+            let most = steps.reduce(|one, other| if other.worth > one.worth { other } else { one });
+            match most.filter(|step| step.worth > best.worth * (1.0 + 1e-9)) {
+                Some(step) => best.take(step),
+                None => break,
             }
-            best = next;
         }
         let enough = NEARLY * best.worth;
         loop {
-            let back = self.neighbours(&best.placed).into_iter();
-            let back = back.filter(|one| one.relocated_bytes < best.relocated_bytes);
-            let good = back.filter(|one| one.worth >= enough);
-            match good.min_by_key(|one| one.relocated_bytes) {
-                Some(next) => best = next,
+            let back = self.steps_from(&best.placed).into_iter();
+            let back = back.filter(|step| step.relocated_bytes < best.relocated_bytes);
+            let good = back.filter(|step| step.worth >= enough);
+            match good.min_by_key(|step| step.relocated_bytes) {
+                Some(step) => best.take(step),
                 None => return best.placed,
             }
         }
     }
 
-    /// Placements in which one or two nodes of a cluster go elsewhere, or all go to the same.
-    fn neighbours(&self, from: &[Placed]) -> Vec<Found> {
-        let mut found = Vec::new();
+    /// All steps that fit: one or two nodes of a cluster go elsewhere, or all go to the same.
+    fn steps_from(&self, placed: &[Placed]) -> Vec<Step> {
+        let mut steps = Vec::new();
         for (which, cluster) in self.clusters.iter().enumerate() {
+            let Some(others) = self.without(placed, which) else { continue };
+            let mut step = |placed: Placed| {
+                let relocated_bytes = cluster.relocated_bytes(&placed);
+                let fits = others.room.with(cluster, &placed).is_some();
+                if fits && relocated_bytes <= cluster.bytes_max {
+                    steps.push(Step {
+                        which,
+                        worth: others.worth + cluster.worth(self.topology, &placed),
+                        relocated_bytes: others.relocated_bytes + relocated_bytes,
+                        placed,
+                    });
+                }
+            };
+            let from = &placed[which];
             let free: Vec<usize> =
                 (0..cluster.nodes.len()).filter(|&at| !cluster.is_tied[at]).collect();
-            let mut with = |placed: Placed| {
-                let mut all = from.to_vec();
-                all[which] = placed;
-                found.extend(self.found(all));
-            };
             for to in self.topology.numbers() {
-                let mut together = from[which].clone();
+                let mut together = from.clone();
                 for &at in &free {
-                    let mut one = from[which].clone();
+                    let mut one = from.clone();
                     (one[at], together[at]) = (to, to);
-                    with(one);
+                    step(one);
                 }
-                with(together);
+                step(together);
             }
             let pairs = free
                 .iter()
@@ -223,14 +252,26 @@ impl Search<'_> {
             for (at, other) in pairs {
                 for to in self.topology.numbers() {
                     for next in self.topology.numbers() {
-                        let mut two = from[which].clone();
+                        let mut two = from.clone();
                         (two[at], two[other]) = (to, next);
-                        with(two);
+                        step(two);
                     }
                 }
             }
         }
-        found
+        steps
+    }
+
+    /// What all clusters but one leave, and what they are worth. None: they do not fit.
+    fn without(&self, placed: &[Placed], which: usize) -> Option<Others> {
+        let mut others = Others { room: self.room.clone(), worth: 0.0, relocated_bytes: 0 };
+        let each = self.clusters.iter().zip(placed).enumerate();
+        for (_, (cluster, placed)) in each.filter(|(at, _)| *at != which) {
+            others.room = others.room.with(cluster, placed)?;
+            others.worth += cluster.worth(self.topology, placed);
+            others.relocated_bytes += cluster.relocated_bytes(placed);
+        }
+        Some(others)
     }
 }
 
