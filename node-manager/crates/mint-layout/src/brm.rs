@@ -2,10 +2,10 @@
 //! Bias Random vCPU Migration (Rao, Wang, Zhou and Xu, HPCA 2013; L, section 6): each vCPU goes by lot to the NUMA
 //! node where it waits least for what is outside its core.
 //!
-//! The paper's measure is the uncore penalty, cycles that an instruction waits there. Here it follows from the lines that
-//! each node answers, and how far that is: a node that a vCPU has not run on has a penalty, too. The more a vCPU would
-//! gain, the likelier it goes. Lots that have made the sum of all penalties less make the next ones likelier; else
-//! they become half as likely, so that vCPUs come to rest. Now and then one goes anywhere. Memory stays.
+//! The paper's measure is the uncore penalty, cycles that an instruction waits there. Here it follows from the lines
+//! that each node answers, and how far that is: a node that a vCPU has not run on has a penalty, too. The more a vCPU
+//! would gain, the likelier it goes. Lots that have made the sum of all penalties less make the next ones likelier;
+//! else they become half as likely, so that vCPUs come to rest. Now and then one goes anywhere. Memory stays.
 
 use std::collections::BTreeMap;
 

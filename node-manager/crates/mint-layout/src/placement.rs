@@ -2,10 +2,10 @@
 //! Which NUMA nodes clusters of vCPUs and memory are placed on (AsymSched: Lepers, Quéma and Fedorova, USENIX ATC
 //! 2015).
 //!
-//! A placement is worth the bandwidth between the nodes that each cluster gets, weighted. Of all
-//! placements that are worth nearly as much as the best, the one is taken for which least memory goes. The paper tries
-//! all of eight nodes; here clusters are many and may share a node, so where there are too many placements, the one that
-//! is is bettered step by step.
+//! A placement is worth the bandwidth between the nodes that each cluster gets, weighted. Of all placements that are
+//! worth nearly as much as the best, the one is taken for which least memory goes. The paper tries all of eight nodes;
+//! here clusters are many and may share a node. Where there are too many placements, the one that is is bettered step
+//! by step.
 
 use crate::topology::{NumaNo, Topology};
 

@@ -101,6 +101,33 @@ fn on_more_than_eight_nodes_a_better_placement_is_found_step_by_step() {
     assert_eq!(placed(&host, &[split()], &room), [[1, 1]]);
 }
 
+#[test]
+fn steps_leave_what_may_not_go() {
+    let (host, _, room) = pairs(10);
+    let of = |bytes_max, is_tied: [bool; 2]| {
+        let cluster = Cluster { bytes_max, is_tied: is_tied.into(), ..split() };
+        placed(&host, &[cluster], &room).remove(0)
+    };
+    assert_eq!(of(100, [true, false]), [0, 0]);
+    assert_eq!(of(99, [true, false]), [0, 1], "not for so short a run");
+    assert_eq!(of(100, [true, true]), [0, 1]);
+}
+
+#[test]
+fn steps_take_back_all_that_is_hardly_worth_it() {
+    let (host, _, room) = pairs(10);
+    let at = |first: usize, weight| Cluster {
+        nodes: vec![NumaNo(first), NumaNo(first + 1)],
+        is_tied: vec![true, false],
+        weight,
+        ..split()
+    };
+    let clusters = [at(0, 100.0), at(2, 1.0), at(4, 1.0)];
+    assert_eq!(placed(&host, &clusters, &room), [[0, 0], [2, 3], [4, 5]]);
+    let clusters = [at(0, 2.0), at(2, 1.0), at(4, 1.0)];
+    assert_eq!(placed(&host, &clusters, &room), [[0, 0], [2, 2], [4, 4]]);
+}
+
 /// Too many to try all: the steps get as far on what both can do.
 #[test]
 fn steps_get_nearly_as_far_as_trying_all() {
