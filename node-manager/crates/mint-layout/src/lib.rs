@@ -6,7 +6,7 @@
 //! it. A [`Snapshot`] says what runs on a host of some [`Topology`] and what was measured of it (Monitor, 4.1). A
 //! [`Policy`] makes a [`Plan`] of it (Optimizer, 4.3): which CPUs each vCPU runs on, and which NUMA
 //! node has each range of a guest's memory. No policy can tell a guest that is about to land from one that runs
-//! (3.2): a snapshot has no such field. [`policy`] has those of L's table 1 and of its section 6 by their names, and
+//! (3.2): a snapshot has no such field. [`policy()`] has those of L's table 1 and of its section 6 by their names, and
 //! [`Guards`] say how much of a plan may be done now. This crate touches nothing; who carries a plan out is not known
 //! here.
 
