@@ -188,6 +188,30 @@ fn memory_goes_where_most_misses_come_from() {
     assert_eq!(plan.relocations[0].to, NumaId(1), "two of three vCPUs are on the other");
 }
 
+/// Two nodes far apart and one between them, which has the memory: most misses come from an end, and would wait less
+/// there, but the others so much longer.
+#[test]
+fn memory_stays_where_it_is_nearer_to_all() {
+    let node = |id: u32, distances: [u32; 3]| crate::NumaNode {
+        id: NumaId(id),
+        caches: vec![(2 * id..2 * id + 2).collect()],
+        memory_bytes: 512 * MIB,
+        distances: distances.into(),
+    };
+    let nodes = vec![node(0, [10, 15, 40]), node(1, [15, 10, 15]), node(2, [40, 15, 10])];
+    let host = Topology::new(nodes).unwrap();
+    let mut all = snapshot([guest("a", 0, counted(30.0), &[(64, 1, 1.0)])]);
+    let mut other = guest("b", 2, counted(20.0), &[]).vcpus.remove(0);
+    other.allowed = "4-5".parse().unwrap();
+    all.guests[0].vcpus[0].allowed = "0-1".parse().unwrap();
+    all.guests[0].vcpus.push(other);
+    let limits = Limits { gain: -9.0, ..Limits::default() };
+    assert!(Dino::default().plan(&all, &host, &limits).unwrap().is_empty());
+    // were it not for those, it would go
+    all.guests[0].vcpus[1].samples = counted(0.1);
+    assert_eq!(Dino::default().plan(&all, &host, &limits).unwrap().relocations.len(), 1);
+}
+
 /// L, figure 3: what a turtle does not use makes room.
 #[test]
 fn what_is_used_less_makes_room() {
