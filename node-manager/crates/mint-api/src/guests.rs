@@ -178,6 +178,9 @@ pub struct MigrateRequest {
     /// When it gets its place on the NUMA nodes of its next host; nothing: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<LayoutWhen>,
+    /// With that: who finds it; nothing: `simple`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout_policy: Option<LayoutPolicy>,
 }
 
 /// Guests that run on a node are to go to others: all of them, or those in the way of something.

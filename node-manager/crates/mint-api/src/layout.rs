@@ -197,6 +197,9 @@ pub struct VmLayoutChange {
     /// Of that memory, what is there; nothing of a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub went_bytes: Option<u64>,
+    /// What of it waits, and why, if something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
     /// Why it was left alone, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_alone: Option<String>,

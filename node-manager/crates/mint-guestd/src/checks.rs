@@ -3,7 +3,7 @@
 
 use mint_api::{ErrorBody, ErrorCode, MigrateRequest};
 use mint_guests::split::COPIES_MAX;
-use mint_types::{Refusal, RefusalCode};
+use mint_types::{LayoutWhen, Refusal, RefusalCode};
 
 /// Of a request, whatever guest it is about.
 ///
@@ -29,6 +29,11 @@ pub(crate) fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
     }
     if request.copies.is_some_and(|copies| !(1..=COPIES_MAX).contains(&copies)) {
         let text = format!("bad request: copies: want 1 to {COPIES_MAX}");
+        return Err(ErrorBody::new(ErrorCode::BadRequest, text));
+    }
+    let is_placed = request.layout.is_some_and(|when| when != LayoutWhen::None);
+    if request.layout_policy.is_some() && !is_placed {
+        let text = "bad request: layout_policy is of a layout: say when it is to be found, before or after";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
     let has_streams = request.parallel.is_some() || request.compress;
@@ -68,6 +73,8 @@ pub(crate) fn check_split(name: &str, request: &MigrateRequest) -> Result<(), Er
 
 #[cfg(test)]
 mod tests {
+    use mint_types::LayoutPolicy;
+
     use super::*;
 
     #[test]
@@ -87,8 +94,13 @@ mod tests {
             copies: None,
             chunk_bytes: None,
             layout: None,
+            layout_policy: None,
         };
         check(&plain).unwrap();
+        let policy = MigrateRequest { layout_policy: Some(LayoutPolicy::Dino), ..plain.clone() };
+        assert_eq!(check(&policy).unwrap_err().code, ErrorCode::BadRequest);
+        check(&MigrateRequest { layout: Some(LayoutWhen::After), ..policy.clone() }).unwrap();
+        check(&MigrateRequest { layout: Some(LayoutWhen::None), ..policy }).unwrap_err();
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };
         assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
         // libvirt has not both

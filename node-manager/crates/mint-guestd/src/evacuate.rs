@@ -208,6 +208,7 @@ impl Places {
                 copies: None,
                 chunk_bytes: None,
                 layout: None,
+                layout_policy: None,
             };
             let moved = match prepare(app, uuid.clone(), migrate).await {
                 Ok(way) if request.dry_run => Ok(way.result()),

@@ -18,7 +18,7 @@ use mint_guests::domain::Domain;
 use mint_guests::split::Split;
 use mint_serve::lines::Lines;
 use mint_split::SplitGuest;
-use mint_types::{LayoutPolicy, LayoutWhen, MachineId, Refusal, RefusalCode, format_bytes};
+use mint_types::{LayoutWhen, MachineId, Refusal, RefusalCode, format_bytes};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -113,7 +113,8 @@ pub(crate) async fn prepare(
         None => None,
     };
     if request.layout == Some(LayoutWhen::Before) {
-        departure.layout = Some(layout::wish(app, &uuid, &departure, LayoutPolicy::Simple).await?);
+        let policy = request.layout_policy.unwrap_or_default();
+        departure.layout = Some(layout::wish(app, &uuid, &departure, policy).await?);
     }
     let plan = plan(app, &departure, &to).await?;
     if departure.layout.is_some() && plan.layout.is_none() {
@@ -449,7 +450,7 @@ impl Way {
         let (wish, placement) = (self.layout.clone(), self.plan.layout.as_ref());
         let pins = placement.map(|placement| placement.pins.clone()).unwrap_or_default();
         let later = self.request.layout == Some(LayoutWhen::After);
-        let later = later.then_some(LayoutPolicy::Simple);
+        let later = later.then(|| self.request.layout_policy.unwrap_or_default());
         let expected =
             Expected { from, machine, attempt, disks, memory, layout: wish, pins, later };
         let told = app.mintd.post::<Value>(&self.arrival("/expect"), &expected).await;

@@ -93,7 +93,6 @@ impl Weight {
         let of_region: Vec<f64> = if guest.regions.iter().all(|region| region.heat.is_some()) {
             guest.regions.iter().map(|region| region.heat.unwrap_or(0.0).max(0.0)).collect()
         } else {
-            confidence = Confidence::Guessed;
             guest.regions.iter().map(|region| region.bytes as f64).collect()
         };
         let all: f64 = of_region.iter().sum();

@@ -173,7 +173,7 @@ impl Search<'_> {
                     let room = room.with(cluster, placed)?;
                     let relocated_bytes = before.relocated_bytes + cluster.relocated_bytes(placed);
                     let worth = before.worth + worth;
-                    let placed = [before.placed.as_slice(), &[placed.clone()]].concat();
+                    let placed = [before.placed.as_slice(), std::slice::from_ref(placed)].concat();
                     Some((Found { placed, worth, relocated_bytes }, room))
                 });
                 fit.collect()

@@ -10,7 +10,9 @@ use mint_api::{
 };
 use mint_guests::domain::VcpuPin;
 use mint_guests::residents::{Piece, Resident};
-use mint_layout::{Confidence, Limits, Plan, PolicyError, Relocation};
+use mint_layout::{
+    Bind, Confidence, Guest, GuestId, Limits, Plan, PolicyError, Relocation, Snapshot, Topology,
+};
 use mint_serve::lines::Lines;
 use mint_types::{
     CpuSet, GuestThread, LayoutPolicy, NodeId, PinChange, Refusal, RefusalCode, format_bytes,
@@ -47,7 +49,7 @@ pub(crate) async fn change(
     if request.undo {
         return undo(app, here, request.dry_run, lines).await;
     }
-    let (host, plan) = plan(app, request.policy).await?;
+    let Found { host, snapshot, topology, plan } = plan(app, request.policy).await?;
     let mut work = works(&host, &plan);
     let result = |work: &[Work], is_done| LayoutResult {
         node: here,
@@ -60,10 +62,15 @@ pub(crate) async fn change(
         return Ok(result(&work, !request.dry_run));
     }
     let _moving = leave_moving(app, &mut work);
+    guard(app, &plan, (&snapshot, &topology), &mut work);
+    if work.iter().all(|one| one.change.left_alone.is_some()) {
+        return Ok(result(&work, true));
+    }
+    let before = read(&app.host.path(FILE)).undo;
     keep(app, |kept| kept.undo = Some(undo_of(&work)))?;
     if let Err(error) = give_cpus(app, &work).await {
         // libvirt has taken those back that it gave
-        keep(app, |kept| kept.undo = None)?;
+        keep(app, |kept| kept.undo = before)?;
         return Err(error);
     }
     for one in &mut work {
@@ -85,27 +92,31 @@ async fn say(lines: Option<&Lines>, text: String) {
     }
 }
 
+/// A plan, and what it is of.
+struct Found {
+    host: Host,
+    snapshot: Snapshot,
+    topology: Topology,
+    plan: Plan,
+}
+
 /// What a policy would do with the guests that run, those that are to come where they will be.
-async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<(Host, Plan), ErrorBody> {
+async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<Found, ErrorBody> {
     let asked = app.clone();
     let found = app.call(move |_| {
         Ok(Host::look(&asked).map(|host| {
             let mut all = host.snapshot();
             let running: Vec<_> = all.guests.iter().map(|guest| guest.id.clone()).collect();
-            for mut guest in asked.layouts.places.guests() {
-                if running.contains(&guest.id) {
-                    continue;
-                }
-                // it was promised
-                guest.is_fixed = true;
-                for vcpu in &mut guest.vcpus {
-                    vcpu.allowed = vcpu.cpus(&host.topology, vcpu.domain);
-                }
-                all.guests.push(guest);
-            }
-            let topology = &with_room(&asked, &host.topology);
-            let plan = mint_layout::policy(policy).plan(&all, topology, &Limits::default());
-            plan.map(|plan| (host, plan))
+            let moving = all.guests.iter_mut().filter(|guest| asked.is_moving(&guest.id.0));
+            moving.for_each(|guest| stays(guest, &host.topology));
+            // it was promised
+            let mut coming = asked.layouts.places.guests();
+            coming.retain(|guest| !running.contains(&guest.id));
+            coming.iter_mut().for_each(|guest| stays(guest, &host.topology));
+            all.guests.extend(coming);
+            let topology = with_room(&asked, &host.topology);
+            let plan = mint_layout::policy(policy).plan(&all, &topology, &Limits::default());
+            plan.map(|plan| Found { host, snapshot: all, topology, plan })
         }))
     });
     found.await??.map_err(|error| {
@@ -118,6 +129,14 @@ async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<(Host, Plan), Erro
             Refusal::new(RefusalCode::SignalAbsent, resource, error).hint(hint),
         ])
     })
+}
+
+/// No plan changes it.
+fn stays(guest: &mut Guest, topology: &Topology) {
+    guest.is_fixed = true;
+    for vcpu in &mut guest.vcpus {
+        vcpu.allowed = vcpu.cpus(topology, vcpu.domain);
+    }
 }
 
 /// What is to be done with a guest.
@@ -164,6 +183,7 @@ fn works(host: &Host, plan: &Plan) -> Vec<Work> {
                 .collect(),
             memory: goes(relocations.clone()),
             went_bytes: None,
+            waits: None,
             left_alone: None,
         };
         let is_any = !change.vcpus.is_empty() || !change.memory.is_empty();
@@ -199,6 +219,34 @@ fn leave_moving(app: &Arc<App>, work: &mut [Work]) -> Vec<Moving> {
         }
     }
     held
+}
+
+/// What guards hold back is not done.
+fn guard(app: &App, plan: &Plan, (snapshot, topology): (&Snapshot, &Topology), work: &mut [Work]) {
+    let goes_on = |id: &GuestId| {
+        work.iter().any(|one| one.change.uuid == id.0 && one.change.left_alone.is_none())
+    };
+    let mut asked = plan.clone();
+    asked.pins.retain(|pins| goes_on(&pins.guest));
+    asked.relocations.retain(|one| goes_on(&one.guest));
+    let allowed = app.layouts.allow(&asked, snapshot, topology);
+    for one in work.iter_mut().filter(|one| one.change.left_alone.is_none()) {
+        let is_its = |id: &GuestId| id.0 == one.change.uuid;
+        let relocations = allowed.relocations.iter().filter(|relocation| is_its(&relocation.guest));
+        one.relocations = relocations.cloned().collect();
+        one.change.memory = goes(one.relocations.iter());
+        if !allowed.pins.iter().any(|pins| is_its(&pins.guest)) {
+            one.change.vcpus.clear();
+        }
+        let held = allowed.held.iter().filter(|held| is_its(&held.guest));
+        let why: Vec<String> = held.map(|held| held.why.to_string()).collect();
+        let why = (!why.is_empty()).then(|| why.join("; "));
+        if one.change.vcpus.is_empty() && one.relocations.is_empty() {
+            one.change.left_alone = Some(why.unwrap_or_else(|| "nothing is left to do".to_owned()));
+        } else {
+            one.change.waits = why;
+        }
+    }
 }
 
 /// How guests are before they change.
@@ -272,7 +320,7 @@ fn go(app: &App, resident: &Resident, one: &Relocation) -> u64 {
     let (qemu, memory) = (resident.running.qemu, &*app.layouts.memory);
     // what it touches first later comes there, too
     if let Some(ram) = resident.ram.as_ref().filter(|ram| ram.is_file) {
-        let bind = mint_layout::Bind { offset: one.offset, bytes: one.bytes, numa: one.to };
+        let bind = Bind { offset: one.offset, bytes: one.bytes, numa: one.to };
         if let Err(error) = prefer(memory, &app.host.path(&ram.path(qemu)), &bind) {
             warn!(guest = %one.guest, %error, "what it touches later comes to where it comes");
         }
@@ -381,6 +429,7 @@ fn back(host: &Host, before: &Before) -> Option<Work> {
         vcpus: had.collect(),
         memory: goes(relocations.iter()),
         went_bytes: None,
+        waits: None,
         left_alone: None,
     };
     Some(Work { change, resident: resident.clone(), pieces: pieces.clone(), relocations })

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this daemon knows of layouts from one request to the next.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use mint_guests::counters::Counters;
+use mint_layout::{Allowed, GuardLimits, Guards, Plan, Snapshot, Topology};
 
 use super::counters::Perf;
 use super::later::Later;
@@ -18,6 +20,9 @@ pub(crate) struct Layouts {
     pub(super) memory: Arc<dyn Memory>,
     /// Guests that are arranged when they have come.
     pub later: Later,
+    /// How much of a plan may be done.
+    guards: Mutex<Guards>,
+    began: Instant,
     /// Whoever arranges guests anew has it.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Whoever changes what is written down has it.
@@ -38,9 +43,18 @@ impl Layouts {
             places: Places::default(),
             memory,
             later: Later::default(),
+            guards: Mutex::new(Guards::new(GuardLimits::default())),
+            began: Instant::now(),
             changing: tokio::sync::Mutex::default(),
             keeping: Mutex::default(),
         }
+    }
+
+    /// The part of a plan that may be done now; it is taken to be done.
+    pub(super) fn allow(&self, plan: &Plan, snapshot: &Snapshot, topology: &Topology) -> Allowed {
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.allow(plan, snapshot, topology, now_ms)
     }
 
     /// Guests were looked at then.

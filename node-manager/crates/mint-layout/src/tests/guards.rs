@@ -28,8 +28,10 @@ fn allow(guards: &mut Guards, plan: &Plan, now_ms: u64) -> Allowed {
     guards.allow(plan, &Snapshot::default(), &even(4, 1, 1 << 40), now_ms)
 }
 
+type ByGuest<'allowed, T> = Vec<(&'allowed str, T)>;
+
 /// What goes, by guest and MiB, and who is held.
-fn told(allowed: &Allowed) -> (Vec<(&str, u64)>, Vec<(&str, HeldWhy)>) {
+fn told(allowed: &Allowed) -> (ByGuest<'_, u64>, ByGuest<'_, HeldWhy>) {
     let memory = allowed.relocations.iter();
     let memory = memory.map(|one| (one.guest.0.as_str(), one.bytes / MIB)).collect();
     (memory, allowed.held.iter().map(|held| (held.guest.0.as_str(), held.why)).collect())

@@ -94,7 +94,7 @@ fn cluster_goes_where_there_is_more_bandwidth_between_its_nodes() {
 fn on_more_than_eight_nodes_a_better_placement_is_found_step_by_step() {
     let (host, cluster, room) = pairs(10);
     assert!(host.nodes().len() > NODES_MAX);
-    let mut found = placed(&host, &[cluster.clone()], &room).remove(0);
+    let mut found = placed(&host, std::slice::from_ref(&cluster), &room).remove(0);
     found.sort_unstable();
     assert_eq!(found, [8, 9]);
     // what is worth nearly as much spares memory: the vCPU goes to its memory, wherever else both could go

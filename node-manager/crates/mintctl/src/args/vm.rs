@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use mint_types::{LayoutWhen, PagingPolicy, parse_bytes};
+use mint_types::{LayoutWhen, parse_bytes};
 
 /// `vm …`. A guest is looked for on all nodes.
 #[derive(Subcommand, Debug)]
@@ -63,9 +63,10 @@ pub enum VmCommand {
         /// be the one that it is on. `auto`: its new node has what there is room for, others the rest.
         #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…|auto")]
         split: Option<String>,
-        /// How its pager chooses what goes to other nodes: aging, clock, fifo, random, address
-        #[arg(long, value_name = "POLICY", requires = "split")]
-        policy: Option<PagingPolicy>,
+        /// With --split how its pager chooses what goes to other nodes: aging, clock, fifo, random, address; with
+        /// --layout who finds its place: simple, dino, asymsched, carrefour, brm
+        #[arg(long, value_name = "POLICY")]
+        policy: Option<String>,
         /// Nodes that have each page that its own has not: with 2 one of them may end
         #[arg(long, value_name = "N", requires = "split", value_parser = clap::value_parser!(u32).range(1..=2))]
         copies: Option<u32>,

@@ -235,7 +235,8 @@ fn changed(vm: &VmLayoutChange) -> Vec<String> {
             format_bytes(went)
         )
     });
-    vcpus.chain(memory).chain(stayed).collect()
+    let waits = vm.waits.iter().map(|why| format!("vm {name}: some of it waits: {why}"));
+    vcpus.chain(memory).chain(stayed).chain(waits).collect()
 }
 
 #[cfg(test)]
@@ -362,6 +363,7 @@ mod tests {
             }],
             memory: vec![MemoryGoes { from: 0, to: 1, bytes: 64 << 20 }],
             went_bytes: Some(32 << 20),
+            waits: Some("8M are too much".into()),
             left_alone: None,
         };
         let alone = VmLayoutChange {
@@ -383,6 +385,7 @@ mod tests {
                 "vm web: vCPU 0: CPU 0-3 -> CPU 2-3",
                 "vm web: 64M: numa0 -> numa1",
                 "vm web: 32M are there; the rest is untouched, or had no room",
+                "vm web: some of it waits: 8M are too much",
                 "vm db: left alone, as it is being moved to another node",
             ]
         );

@@ -101,6 +101,7 @@ impl Evacuated {
             copies: None,
             chunk_bytes: None,
             layout: None,
+            layout_policy: None,
         };
         let path = vm_path("/v1/vms", uuid) + "/migrate";
         let end = Instant::now() + READY_WITHIN;

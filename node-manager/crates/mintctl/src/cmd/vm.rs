@@ -17,7 +17,7 @@ use super::{vm_map, vm_memory};
 use crate::args::{MigrateArgs, MigrateHow, VmArgs, VmCommand};
 use crate::failure::Failure;
 use crate::output::print_json;
-use mint_types::{LayoutWhen, PagingPolicy};
+use mint_types::{LayoutPolicy, LayoutWhen, PagingPolicy};
 
 /// A guest whose console has ended is looked for on other nodes for so long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(10);
@@ -44,7 +44,10 @@ pub async fn run(context: &Context, command: VmCommand) -> Outcome {
         VmCommand::Prepare(vm) => act(context, &vm, VmVerb::Prepare).await,
         VmCommand::Console { vm, write } => console(context, &vm, write).await,
         VmCommand::Migrate { args, split, policy, copies, chunk, main_only, layout } => {
-            let anew = Anew { split, policy, copies, chunk_bytes: chunk, main_only, layout };
+            let (policy, layout_policy) = policies(policy, split.is_some(), layout)?;
+            let chunk_bytes = chunk;
+            let anew =
+                Anew { split, policy, copies, chunk_bytes, main_only, layout, layout_policy };
             migrate(context, args, false, anew).await
         }
         VmCommand::Merge(args) => migrate(context, args, true, Anew::default()).await,
@@ -140,6 +143,28 @@ struct Anew {
     chunk_bytes: Option<u64>,
     main_only: bool,
     layout: Option<LayoutWhen>,
+    layout_policy: Option<LayoutPolicy>,
+}
+
+/// Whose policy that is: the pager's of a guest that is split, or that of its layout.
+///
+/// # Errors
+/// When it is of neither, or none of these.
+fn policies(
+    policy: Option<String>,
+    is_split: bool,
+    layout: Option<LayoutWhen>,
+) -> Result<(Option<PagingPolicy>, Option<LayoutPolicy>), Failure> {
+    let Some(policy) = policy else { return Ok((None, None)) };
+    if is_split {
+        return policy.parse().map(|paging| (Some(paging), None)).map_err(Failure::usage);
+    }
+    match layout {
+        Some(LayoutWhen::Before | LayoutWhen::After) => {
+            policy.parse().map(|layout| (None, Some(layout))).map_err(Failure::usage)
+        }
+        _ => Err(Failure::usage("--policy is of --split, or of --layout before or after")),
+    }
 }
 
 async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) -> Outcome {
@@ -159,6 +184,7 @@ async fn migrate(context: &Context, args: MigrateArgs, merge: bool, anew: Anew) 
         copies: anew.copies,
         chunk_bytes: anew.chunk_bytes,
         layout: anew.layout,
+        layout_policy: anew.layout_policy,
     };
     let path = path_of(&args.vm, "/migrate")?;
     let result: MigrateResult = context.client.operate(&path, &request, tell(context)).await?;
@@ -198,6 +224,25 @@ pub(super) fn check_bandwidth(bytes_s: Option<u64>) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policy_is_of_a_split_or_of_a_layout() {
+        let told = |policy: &str, is_split, layout| {
+            policies(Some(policy.to_owned()), is_split, layout).map_err(|_| ())
+        };
+        assert_eq!(told("clock", true, None), Ok((Some(PagingPolicy::Clock), None)));
+        let before = Some(LayoutWhen::Before);
+        assert_eq!(told("dino", false, before), Ok((None, Some(LayoutPolicy::Dino))));
+        for (policy, is_split, layout) in [
+            ("dino", true, None),
+            ("clock", false, before),
+            ("dino", false, None),
+            ("dino", false, Some(LayoutWhen::None)),
+        ] {
+            assert_eq!(told(policy, is_split, layout), Err(()), "{policy}");
+        }
+        assert_eq!(policies(None, false, None).map_err(|_| ()), Ok((None, None)));
+    }
 
     #[test]
     fn guest_is_looked_for_unless_its_node_is_named() {

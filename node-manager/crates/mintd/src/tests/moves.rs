@@ -221,6 +221,7 @@ fn move_in_which_mintd_died_is_told_as_one_that_went_on() {
             copies: None,
             chunk_bytes: None,
             layout: None,
+            layout_policy: None,
         };
         let id = {
             let ops = journal(folder.path(), 42);
