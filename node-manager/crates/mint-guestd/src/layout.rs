@@ -10,6 +10,7 @@ mod after;
 mod bring;
 mod change;
 mod counters;
+mod files;
 mod host;
 mod kept;
 pub(crate) mod known;

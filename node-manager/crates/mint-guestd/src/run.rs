@@ -64,16 +64,17 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .build()
         .map_err(RunError::Runtime)?;
     let _lock = lock(&options.socket.with_extension("lock"))?;
+    let host = HostFiles::below(Path::new("/"));
     let app = App {
         hypervisor: Arc::new(Libvirt::new(&options.libvirt)),
         mintd: Client::unix(&options.mintd),
         store: Client::unix(&options.store),
-        host: HostFiles::below(Path::new("/")),
         journal: Journal::below(&options.state),
         moving: Mutex::default(),
         ending: Held::default(),
         gate: Arc::default(),
-        layouts: Layouts::default(),
+        layouts: Layouts::of_node(&host),
+        host,
     };
     runtime.block_on(async {
         let mut ends = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;

@@ -185,6 +185,7 @@ impl Machine {
                 ending: Default::default(),
                 gate: Arc::default(),
                 layouts: Layouts::with(
+                    &HostFiles::below(&root),
                     tables.last().unwrap().clone(),
                     Arc::new(layout::Counted::default()),
                 ),

@@ -59,7 +59,7 @@ pub enum Confidence {
 }
 
 /// A virtual CPU.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Vcpu {
     /// Where it runs; of one that may run in several domains, where it ran most.
     pub domain: DomainNo,
@@ -70,7 +70,7 @@ pub struct Vcpu {
 }
 
 /// A range of a guest's memory. Ranges of a guest do not overlap.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Region {
     /// Where it begins in the guest's RAM, as its file has it: no hole for PCI.
     pub offset: u64,
@@ -83,7 +83,7 @@ pub struct Region {
 }
 
 /// A guest.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Guest {
     /// Which one.
     pub id: GuestId,

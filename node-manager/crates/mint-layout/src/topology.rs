@@ -19,11 +19,11 @@ impl fmt::Display for NumaId {
 }
 
 /// A NUMA node by its place in [`Topology::nodes`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NumaNo(pub usize);
 
 /// A cache domain by its place in [`Topology::domains`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct DomainNo(pub usize);
 
 /// What a host has of a NUMA node.

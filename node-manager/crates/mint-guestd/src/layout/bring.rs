@@ -17,7 +17,7 @@ use super::host::{Host, resident};
 use super::memory::Memory;
 use super::pages::{address, prefer, relocate, sweep};
 use super::place::find;
-use super::places::{Evicted, Evictions, Place};
+use super::places::{Evicted, Making, Place};
 use super::reasons::came;
 use crate::app::App;
 use crate::memory::qemu_of;
@@ -42,42 +42,51 @@ pub(crate) async fn make_room(
     let found = find(app, wish, pins).await?;
     let (host, landing) =
         found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
-    let evicted = Arc::new(Evictions::default());
     let why = landing.plan.why.iter().find(|why| why.guest == landing.guest.id).cloned();
+    let making = Arc::new(Making::default());
+    let evicted = evicted(&host, &landing.evictions);
     let place = Place {
-        policy,
-        why,
         uuid: uuid.to_owned(),
         attempt,
         guest: landing.guest,
+        policy,
+        why,
         binds: landing.binds,
         samples,
         evicted: evicted.clone(),
         has_come: false,
+        making: making.clone(),
     };
     if let Some(before) = app.layouts.places.put(place) {
         give_back(app, before).await;
     }
     let asked = app.clone();
     app.call(move |_| {
-        evict(&*asked.layouts.memory, &host, &landing.evictions, &evicted);
+        evict(&*asked.layouts.memory, &evicted, &making);
         Ok(())
     })
     .await
 }
 
-fn evict(memory: &dyn Memory, host: &Host, evictions: &[Relocation], evicted: &Evictions) {
-    let (residents, end) = (host.by_uuid(), Instant::now() + READY_WITHIN);
-    let mut list = evicted.list();
-    for one in evictions {
-        let Some(resident) = residents.get(one.guest.0.as_str()) else { continue };
-        let Some(address) = address(resident, one.offset) else { continue };
-        let (qemu, from) = (resident.running.qemu, one.from);
-        // before it goes: what has gone in part goes back, too
-        list.push(Evicted { qemu, address, bytes: one.bytes, from });
-        let goes_on = || Instant::now() < end && !evicted.is_stopped();
-        let went = relocate(memory, qemu, (address, one.bytes), one.to, goes_on);
-        info!(guest = %one.guest, to = %one.to, bytes = one.bytes, went, "makes room");
+/// Where the guests have it that are to lose it.
+fn evicted(host: &Host, evictions: &[Relocation]) -> Vec<Evicted> {
+    let residents = host.by_uuid();
+    let of = |one: &Relocation| {
+        let resident = residents.get(one.guest.0.as_str())?;
+        let (guest, qemu) = (one.guest.0.clone(), resident.running.qemu);
+        let (address, bytes) = (address(resident, one.offset)?, one.bytes);
+        Some(Evicted { guest, qemu, address, bytes, from: one.from, to: one.to })
+    };
+    evictions.iter().filter_map(of).collect()
+}
+
+fn evict(memory: &dyn Memory, evicted: &[Evicted], making: &Making) {
+    let _alone = making.alone();
+    let end = Instant::now() + READY_WITHIN;
+    for Evicted { guest, qemu, address, bytes, to, .. } in evicted {
+        let goes_on = || Instant::now() < end && !making.is_stopped();
+        let went = relocate(memory, *qemu, (*address, *bytes), *to, goes_on);
+        info!(guest, %to, bytes, went, "makes room");
         if !goes_on() {
             warn!("the place of a guest that is to come is not ready");
             return;
@@ -90,13 +99,18 @@ pub(super) async fn give_back(app: &Arc<App>, place: Place) {
     app.layouts.samples.forget(&place.uuid);
     let asked = app.clone();
     let done = app.call(move |_| {
-        place.evicted.stop();
-        let list = std::mem::take(&mut *place.evicted.list());
+        place.making.stop();
+        let _alone = place.making.alone();
+        let running = running(&asked.host.path("/"));
         let end = Instant::now() + READY_WITHIN;
-        for Evicted { qemu, address, bytes, from } in list {
+        for Evicted { guest, qemu, address, bytes, from, .. } in place.evicted {
+            // another process may have its number by now
+            if !running.iter().any(|one| one.uuid == guest && one.qemu == qemu) {
+                continue;
+            }
             let goes_on = || Instant::now() < end;
             let went = relocate(&*asked.layouts.memory, qemu, (address, bytes), from, goes_on);
-            info!(uuid = place.uuid, qemu, to = %from, went, "goes back: the guest does not come");
+            info!(uuid = place.uuid, guest, to = %from, went, "goes back: the guest does not come");
         }
         Ok(())
     });
@@ -170,7 +184,7 @@ pub(crate) async fn landed(app: &Arc<App>, uuid: &str) -> Result<Option<LayoutFi
                 return Ok(None);
             }
         }
-        let evicted = place.evicted.list().iter().map(|one| one.bytes).sum();
+        let evicted = place.evicted.iter().map(|one| one.bytes).sum();
         let guest = (place.uuid.as_str(), qemu);
         let sizes = (figures.placed_bytes, evicted);
         if let Err(error) = came(&asked, guest, place.why.as_ref(), place.policy, sizes) {

@@ -19,8 +19,9 @@ use mint_types::{
 };
 use tracing::{info, warn};
 
+use super::files::read;
 use super::host::Host;
-use super::kept::{Before, FILE, Reason, Undo, Was, keep, read};
+use super::kept::{Before, FILE, Kept, Reason, Undo, Was, keep};
 use super::pages::{address, prefer, relocate};
 use super::place::with_room;
 use super::reasons::{now_s, reason};
@@ -66,7 +67,7 @@ pub(crate) async fn change(
     if work.iter().all(|one| one.change.left_alone.is_some()) {
         return Ok(result(&work, true));
     }
-    let before = read(&app.host.path(FILE)).undo;
+    let before = read::<Kept>(&app.host.path(FILE)).undo;
     keep(app, |kept| kept.undo = Some(undo_of(&work)))?;
     if let Err(error) = give_cpus(app, &work).await {
         // libvirt has taken those back that it gave
@@ -110,7 +111,7 @@ async fn plan(app: &Arc<App>, policy: LayoutPolicy) -> Result<Found, ErrorBody> 
             let moving = all.guests.iter_mut().filter(|guest| asked.is_moving(&guest.id.0));
             moving.for_each(|guest| stays(guest, &host.topology));
             // it was promised
-            let mut coming = asked.layouts.places.guests();
+            let mut coming = asked.layouts.places.guests(&host.topology);
             coming.retain(|guest| !running.contains(&guest.id));
             coming.iter_mut().for_each(|guest| stays(guest, &host.topology));
             all.guests.extend(coming);
@@ -363,7 +364,7 @@ async fn undo(
 ) -> Result<LayoutResult, ErrorBody> {
     let asked = app.clone();
     let looked = app.call(move |_| {
-        Ok(Host::look(&asked).map(|host| (host, read(&asked.host.path(FILE)).undo)))
+        Ok(Host::look(&asked).map(|host| (host, read::<Kept>(&asked.host.path(FILE)).undo)))
     });
     let (host, undo) = looked.await??;
     let Some(undo) = undo else {

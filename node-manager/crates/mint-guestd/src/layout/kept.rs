@@ -3,18 +3,14 @@
 //! changed last, so that it can be undone. A guest that has ended takes its part along.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
 use std::sync::PoisonError;
-use std::{fs, io};
 
+use super::files::{read, write};
+use crate::app::App;
 use mint_api::{ErrorBody, ErrorCode, LayoutReason};
 use mint_layout::NumaId;
 use mint_types::CpuSet;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
-
-use crate::app::App;
 
 /// Below the host's root: guests do not outlive its boot.
 pub(super) const FILE: &str = "/run/mint/layout.json";
@@ -74,28 +70,6 @@ pub(super) struct Was {
     pub numa: NumaId,
 }
 
-/// What is written there; nothing where nothing is, or what nobody can read.
-pub(super) fn read(path: &Path) -> Kept {
-    let Ok(text) = fs::read(path) else { return Kept::default() };
-    serde_json::from_slice(&text).unwrap_or_else(|error| {
-        warn!(path = %path.display(), %error, "what was written down of layouts cannot be read");
-        Kept::default()
-    })
-}
-
-/// Writes it in one piece.
-///
-/// # Errors
-/// When it cannot be written.
-fn write(path: &Path, kept: &Kept) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(&serde_json::to_vec(kept)?)?;
-    file.persist(path)?;
-    Ok(())
-}
-
 /// Changes what is written down.
 ///
 /// # Errors
@@ -103,7 +77,7 @@ fn write(path: &Path, kept: &Kept) -> io::Result<()> {
 pub(super) fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
     let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
     let path = app.host.path(FILE);
-    let mut kept = read(&path);
+    let mut kept: Kept = read(&path);
     let running = mint_guests::running::running(&app.host.path("/"));
     kept.reasons.retain(|uuid, reason| {
         running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)

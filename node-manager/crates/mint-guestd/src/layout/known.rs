@@ -12,6 +12,10 @@ use super::later::Later;
 use super::memory::{Kernel, Memory};
 use super::places::Places;
 use super::samples::Samples;
+use crate::facts::HostFiles;
+
+/// Below the host's root: guests do not outlive its boot.
+const PLACES: &str = "/run/mint/layout-places.json";
 
 /// What this node knows of its guests' layout.
 pub(crate) struct Layouts {
@@ -29,18 +33,17 @@ pub(crate) struct Layouts {
     pub(super) keeping: Mutex<()>,
 }
 
-impl Default for Layouts {
-    fn default() -> Self {
-        Self::with(Arc::new(Kernel), Arc::new(Perf))
-    }
-}
-
 impl Layouts {
-    /// Whose pages somebody else sees to, and counts its vCPUs.
-    pub fn with(memory: Arc<dyn Memory>, counters: Arc<dyn Counters>) -> Self {
+    /// Of this node's kernel.
+    pub fn of_node(host: &HostFiles) -> Self {
+        Self::with(host, Arc::new(Kernel), Arc::new(Perf))
+    }
+
+    /// Whose pages somebody else sees to, and counts its vCPUs. What the daemon before has written down is known.
+    pub fn with(host: &HostFiles, memory: Arc<dyn Memory>, counters: Arc<dyn Counters>) -> Self {
         Self {
             samples: Samples::new(counters),
-            places: Places::default(),
+            places: Places::of_file(host.path(PLACES)),
             memory,
             later: Later::default(),
             guards: Mutex::new(Guards::new(GuardLimits::default())),

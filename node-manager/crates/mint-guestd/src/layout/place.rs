@@ -56,7 +56,7 @@ pub(super) async fn find(
         Ok(Host::look(&asked).map(|host| {
             let mut others = host.snapshot();
             let running: Vec<_> = others.guests.iter().map(|guest| guest.id.clone()).collect();
-            let coming = asked.layouts.places.guests().into_iter();
+            let coming = asked.layouts.places.guests(&host.topology).into_iter();
             others.guests.extend(coming.filter(|guest| !running.contains(&guest.id)));
             let mut policy = policy(wish.policy);
             let (topology, limits) = (&with_room(&asked, &host.topology), Limits::default());
@@ -69,7 +69,7 @@ pub(super) async fn find(
 
 /// The host without what QEMUs need beside their guests' memory, of any NUMA node: of one guest more than is to come.
 pub(super) fn with_room(app: &App, topology: &Topology) -> Topology {
-    topology.without(OVERHEAD_BYTES * (1 + app.layouts.places.guests().len() as u64))
+    topology.without(OVERHEAD_BYTES * (1 + app.layouts.places.count() as u64))
 }
 
 fn refused(name: &str, error: &LandingError) -> ErrorBody {

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Places of guests that are to come.
+//! Places of guests that are to come. They are written down before anything is done for them, so that the next daemon of
+//! this boot knows them, too.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mint_layout::{Bind, Guest, NumaId, Ring, Why};
+use mint_layout::{Bind, Guest, NumaId, Ring, Snapshot, Topology, Why};
 use mint_types::LayoutPolicy;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
 
-/// Memory of another guest that has gone for one that is to come.
-#[derive(Clone, PartialEq, Eq, Debug)]
+use super::files;
+
+/// Memory of another guest that goes for one that is to come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Evicted {
-    /// Whose it is: its QEMU.
+    /// Whose it is, by UUID.
+    pub guest: String,
+    /// Its QEMU.
     pub qemu: u32,
     /// Where that has it.
     pub address: u64,
@@ -19,17 +27,18 @@ pub(super) struct Evicted {
     pub bytes: u64,
     /// Where it was.
     pub from: NumaId,
+    /// Where it goes.
+    pub to: NumaId,
 }
 
-/// What others lose for a guest. Who makes room holds the list as long as that takes; who gives it back has that end
-/// first, so that nothing goes that nobody gives back.
+/// Room is made for a guest. Who makes it holds this as long as that takes; who gives it back has that end first.
 #[derive(Default, Debug)]
-pub(super) struct Evictions {
+pub(super) struct Making {
     is_stopped: AtomicBool,
-    list: Mutex<Vec<Evicted>>,
+    maker: Mutex<()>,
 }
 
-impl Evictions {
+impl Making {
     /// Nothing is evicted any more: the guest does not come.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
@@ -40,14 +49,14 @@ impl Evictions {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// The list, for oneself. Blocks while room is made.
-    pub fn list(&self) -> MutexGuard<'_, Vec<Evicted>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Alone. Blocks while room is made, or given back.
+    pub fn alone(&self) -> MutexGuard<'_, ()> {
+        self.maker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     /// The guest's UUID.
     pub uuid: String,
@@ -63,53 +72,86 @@ pub(super) struct Place {
     pub binds: Vec<Bind>,
     /// What its last host has measured.
     pub samples: Vec<Ring>,
-    /// What others have lost for it.
-    pub evicted: Arc<Evictions>,
+    /// What others lose for it.
+    pub evicted: Vec<Evicted>,
     /// Whether it has come.
     pub has_come: bool,
+    /// Who makes room for it.
+    #[serde(skip)]
+    pub making: Arc<Making>,
 }
 
 /// All of them, by UUID.
-#[derive(Default)]
-pub(super) struct Places(Mutex<BTreeMap<String, Place>>);
+pub(crate) struct Places {
+    all: Mutex<BTreeMap<String, Place>>,
+    /// Where they are written down.
+    file: PathBuf,
+}
 
 impl Places {
+    /// Those that are written down in a file, which has them from now on.
+    pub fn of_file(file: PathBuf) -> Self {
+        Self { all: Mutex::new(files::read(&file)), file }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn save(&self, all: &BTreeMap<String, Place>) {
+        if let Err(error) = files::write(&self.file, all) {
+            warn!(path = %self.file.display(), %error, "places are lost when this daemon ends");
+        }
     }
 
     /// A guest has a place. Gives the one that it had by a migration before.
-    pub fn put(&self, place: Place) -> Option<Place> {
-        self.lock().insert(place.uuid.clone(), place)
+    pub(super) fn put(&self, place: Place) -> Option<Place> {
+        let mut all = self.lock();
+        let before = all.insert(place.uuid.clone(), place);
+        self.save(&all);
+        before
     }
 
     /// A guest's place.
-    pub fn get(&self, uuid: &str) -> Option<Place> {
+    pub(super) fn get(&self, uuid: &str) -> Option<Place> {
         self.lock().get(uuid).cloned()
     }
 
     /// Changes the place of a guest's migration, if that is still there.
-    pub fn change(&self, uuid: &str, attempt: Option<u64>, change: impl FnOnce(&mut Place)) {
-        if let Some(place) = self.lock().get_mut(uuid).filter(|place| place.attempt == attempt) {
+    pub(super) fn change(&self, uuid: &str, attempt: Option<u64>, change: impl FnOnce(&mut Place)) {
+        let mut all = self.lock();
+        if let Some(place) = all.get_mut(uuid).filter(|place| place.attempt == attempt) {
             change(place);
+            self.save(&all);
         }
     }
 
-    /// Guests that have a place and have not come, each where it will be.
-    pub fn guests(&self) -> Vec<Guest> {
+    /// Guests that have a place and have not come, each where it will be, if that is still there.
+    pub(super) fn guests(&self, topology: &Topology) -> Vec<Guest> {
         let all = self.lock();
-        all.values().filter(|place| !place.has_come).map(|place| place.guest.clone()).collect()
+        let coming = all.values().filter(|place| !place.has_come).map(|place| place.guest.clone());
+        let fits = |guest: &Guest| Snapshot { guests: vec![guest.clone()] }.check(topology).is_ok();
+        coming.filter(fits).collect()
+    }
+
+    /// How many have not come.
+    pub(super) fn count(&self) -> usize {
+        self.lock().values().filter(|place| !place.has_come).count()
     }
 
     /// Forgets places of guests that nobody expects; gives those of guests that have not come.
-    pub fn forget(&self, is_expected: impl Fn(&str, Option<u64>) -> bool) -> Vec<Place> {
+    pub(super) fn forget(&self, is_expected: impl Fn(&str, Option<u64>) -> bool) -> Vec<Place> {
         let mut all = self.lock();
         let gone: Vec<String> = all
             .values()
             .filter(|place| !is_expected(&place.uuid, place.attempt))
             .map(|place| place.uuid.clone())
             .collect();
-        let gone = gone.iter().filter_map(|uuid| all.remove(uuid));
-        gone.filter(|place| !place.has_come).collect()
+        if gone.is_empty() {
+            return Vec::new();
+        }
+        let gone: Vec<Place> = gone.iter().filter_map(|uuid| all.remove(uuid)).collect();
+        self.save(&all);
+        gone.into_iter().filter(|place| !place.has_come).collect()
     }
 }

@@ -11,8 +11,9 @@ use mint_guests::residents::{Piece, Resident, bytes_there};
 use mint_layout::{Guest, NumaId, Ring, Topology, Vcpu};
 use mint_types::{Refusal, RefusalCode};
 
+use super::files::read;
 use super::host::Host;
-use super::kept::{FILE, Kept, read};
+use super::kept::{FILE, Kept};
 use crate::app::App;
 
 /// All guests of this node that run.
@@ -22,8 +23,9 @@ use crate::app::App;
 pub(crate) async fn all(app: &Arc<App>) -> Result<NodeLayout, ErrorBody> {
     let here = app.here().await?;
     let asked = app.clone();
-    let looked =
-        app.call(move |_| Ok(Host::look(&asked).map(|host| (host, read(&asked.host.path(FILE))))));
+    let looked = app.call(move |_| {
+        Ok(Host::look(&asked).map(|host| (host, read::<Kept>(&asked.host.path(FILE)))))
+    });
     let (host, kept) = looked.await??;
     Ok(NodeLayout {
         node: here.id,

@@ -182,6 +182,76 @@ fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
     });
 }
 
+impl Machine {
+    /// Node 2's daemon, when the one before has ended.
+    fn anew(&self) -> Arc<App> {
+        let (root, folder) = (self.root(2), self.folder.path());
+        let host = HostFiles::below(&root);
+        let counted = Arc::new(super::layout::Counted::default());
+        Arc::new(App {
+            hypervisor: self.fakes[1].clone(),
+            mintd: Client::unix(folder.join("mintd2.sock")),
+            store: Client::unix(folder.join("store2.sock")),
+            layouts: Layouts::with(&host, self.tables[1].clone(), counted),
+            host,
+            journal: Journal::below(&root.join("guests")),
+            moving: Mutex::default(),
+            ending: Default::default(),
+            gate: Arc::default(),
+        })
+    }
+}
+
+#[test]
+fn place_outlives_the_daemon_that_found_it() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        machine.expect(&expected).await.unwrap();
+        let anew = machine.anew();
+        tidy(&anew).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]), "it is expected");
+        // it comes all the same
+        runs(&machine.root(2), "web", THERE, 0, 0);
+        machine.tables[1].put(THERE, 0..8, 1);
+        let figures = crate::layout::landed(&anew, "uuid-web").await.unwrap().unwrap();
+        assert_eq!((figures.placed_bytes, figures.evicted_bytes), (8 << 20, 6 << 20));
+    });
+}
+
+#[test]
+fn what_others_lost_goes_back_also_by_the_next_daemon() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        machine.expect(&expected).await.unwrap();
+        let anew = machine.anew();
+        anew.journal.forget(&anew.journal.get(Side::Arrival, "uuid-web").unwrap());
+        tidy(&anew).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]));
+        // once
+        machine.tables[1].put(COLD, 0..12, 1);
+        tidy(&machine.anew()).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(1, 12)]));
+    });
+}
+
+#[test]
+fn what_a_guest_lost_does_not_go_to_another_process_of_that_number() {
+    test(async |machine| {
+        machine.pressed();
+        let expected = machine.expected().await;
+        machine.expect(&expected).await.unwrap();
+        let record = machine.root(2).join("run/libvirt/qemu/cold.xml");
+        let other = std::fs::read_to_string(&record).unwrap().replace("uuid-cold", "uuid-other");
+        std::fs::write(&record, other).unwrap();
+        let undo = json!({ "attempt": 1 });
+        machine.there().post::<Value>("/v1/local/arrivals/uuid-web/undo", &undo).await.unwrap();
+        tidy(&machine.apps[1]).await;
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 6), (1, 6)]));
+    });
+}
+
 /// L, section 7.
 #[test]
 fn guest_that_has_a_place_is_one_of_the_others_for_the_next() {
