@@ -118,9 +118,10 @@ down: ## end the emulated server, or both
 rig-test: $(RIG_PARTS) ## scenarios on the emulated server (T=NAME: only these)
 	@$(PYTEST) $(if $(T),-k '$(T)')
 
-soak: kernel-rt kernel-stock $(RIG_PARTS) $(addprefix $(BUILD)/images/,debian-guest.qcow2 other-systems) ## 100 node starts, 1,400 moves, 50 kills amid moves, 200 amid moves of a guest, 100 splits, merges and moves of one in random order, 300 moves of guests round nodes and machines, 5 restarts of each node under its guests, 50 crashes, 10 restarts and 10 panics of node 0, 63 rounds of add and remove, 10 minutes of scribbling, and of pages that go and come
+soak: kernel-rt kernel-stock $(RIG_PARTS) $(addprefix $(BUILD)/images/,debian-guest.qcow2 other-systems) ## 100 node starts, 1,400 moves, 50 kills amid moves, 200 amid moves of a guest, 100 splits, merges and moves of one in random order, 300 moves of guests round nodes and machines, 5 restarts of each node under its guests, 50 crashes, 10 restarts and 10 panics of node 0, 63 rounds of add and remove, 10 minutes of scribbling, and of pages that go and come, 10,000 orders of messages of places
 	@$(PYTEST) --soak -m soak $(if $(T),-k '$(T)') \
 		--moves 1400 --stress-rounds 50 --guest-kills 200 --split-kills 147 --split-moves 100 --circle-moves 300 --circle-guests 4 --rolling-rounds 5 --crashes 50 --node0-rounds 20 --rounds 63 --scribble-s 600 --paging-s 600 --page-moves 10000000 --page-kills 50
+	@cd node-manager && MINT_ORDERS=10000 CARGO_TARGET_DIR=$(BUILD)/cargo cargo test --locked --quiet --package mint-guestd layout_orders
 
 test-debug: ## all scenarios on kernels with lockdep, then on ones with KASAN
 	@$(MAKE) test-lockdep

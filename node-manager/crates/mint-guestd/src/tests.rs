@@ -9,6 +9,7 @@ mod given_up;
 mod import;
 pub(crate) mod layout;
 mod layout_change;
+mod layout_orders;
 mod layout_places;
 mod lent;
 mod linked;

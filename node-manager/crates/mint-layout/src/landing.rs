@@ -23,6 +23,7 @@ use crate::topology::{DomainNo, NumaId, NumaNo, Topology};
 const PIECES: u64 = 64;
 /// No piece is cut smaller: a huge page.
 const PIECE_BYTES: u64 = 2 << 20;
+const PAGE: u64 = 4096;
 
 /// A range of a guest's memory, and the NUMA node that is to have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -140,12 +141,12 @@ pub fn by_default(
         let mut at = 0;
         while at < range.bytes {
             let (offset, left) = (range.offset + at, range.bytes - at);
-            let Some(&numa) = near.iter().find(|&&numa| free.at(numa) > 0) else {
+            let Some(&numa) = near.iter().find(|&&numa| pages(&free, numa) > 0) else {
                 return Err(no_room);
             };
             // to the next place where a piece begins, as huge pages do
             let whole = piece - offset % piece;
-            let bytes = whole.min(left).min(free.at(numa));
+            let bytes = whole.min(left).min(pages(&free, numa));
             free.take(bytes, numa);
             let heat = range.heat.map(|heat| heat * (bytes as f64 / range.bytes as f64));
             regions.push(Region { offset, bytes, numa, heat });
@@ -176,6 +177,11 @@ fn answer_here(guest: &mut Guest, topology: &Topology) {
     for vcpu in &mut guest.vcpus {
         vcpu.samples = vcpu.samples.iter().map(here).collect::<Vec<_>>().into();
     }
+}
+
+/// What is free of a NUMA node, in whole pages: others are bound by nobody.
+fn pages(free: &Free, numa: NumaNo) -> u64 {
+    free.at(numa) / PAGE * PAGE
 }
 
 /// Neighbours on the same NUMA node are one.

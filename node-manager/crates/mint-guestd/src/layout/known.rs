@@ -20,7 +20,7 @@ const PLACES: &str = "/run/mint/layout-places.json";
 /// What this node knows of its guests' layout.
 pub(crate) struct Layouts {
     pub(super) samples: Samples,
-    pub(super) places: Places,
+    pub places: Places,
     pub(super) memory: Arc<dyn Memory>,
     /// Guests that are arranged when they have come.
     pub later: Later,

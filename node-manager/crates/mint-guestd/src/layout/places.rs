@@ -135,8 +135,14 @@ impl Places {
     }
 
     /// How many have not come.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.lock().values().filter(|place| !place.has_come).count()
+    }
+
+    /// Whether there is none at all.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     /// Forgets places of guests that nobody expects; gives those of guests that have not come.

@@ -40,6 +40,11 @@ impl Table {
         self.pages.lock().unwrap().extend(addresses.map(|at| ((process, at), NumaId(numa))));
     }
 
+    /// A process has ended.
+    pub fn end(&self, process: u32) {
+        self.pages.lock().unwrap().retain(|(of, _), _| *of != process);
+    }
+
     /// MiB of a process on each NUMA node.
     pub fn there(&self, process: u32) -> BTreeMap<u32, u64> {
         let mut bytes = BTreeMap::new();

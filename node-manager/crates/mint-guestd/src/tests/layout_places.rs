@@ -14,9 +14,9 @@ use crate::layout::tidy;
 use crate::wire::{Arrived, Expected};
 
 const WEB: u32 = 70;
-const COLD: u32 = 80;
+pub(super) const COLD: u32 = 80;
 /// QEMU of web on node 2.
-const THERE: u32 = 90;
+pub(super) const THERE: u32 = 90;
 
 fn departure(xml: String, spread: Option<Spread>) -> Departure {
     Departure {
@@ -36,7 +36,7 @@ fn departure(xml: String, spread: Option<Spread>) -> Departure {
 }
 
 impl Machine {
-    fn root(&self, node: usize) -> PathBuf {
+    pub(super) fn root(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("root{node}"))
     }
 
@@ -47,7 +47,7 @@ impl Machine {
     /// web runs on node 1 all the time, and has 8 MiB; on node 2 cold, which is idle, has 12 MiB of the first NUMA node,
     /// and its vCPU was on the other one. That node has 2 MiB free of the first, and 30 of the second. web's owner
     /// keeps it to CPU 0.
-    fn pressed(&self) -> String {
+    pub(super) fn pressed(&self) -> String {
         let xml = free("web")
             .replace("</vcpu>", "</vcpu><cputune><vcpupin vcpu='0' cpuset='0'/></cputune>");
         self.fakes[0].define("web", true, &xml);
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// What node 1 says to node 2 of web, whose memory is to be near its CPU.
-    async fn expected(&self) -> Expected {
+    pub(super) async fn expected(&self) -> Expected {
         let (result, _) =
             migrate(self, json!({ "to": "node2", "dry_run": true, "layout": "before" })).await;
         let result = result.unwrap();
@@ -98,7 +98,7 @@ impl Machine {
         self.there().post::<Value>(path, expected).await.map(drop).map_err(body)
     }
 
-    fn cold(&self) -> BTreeMap<u32, u64> {
+    pub(super) fn cold(&self) -> BTreeMap<u32, u64> {
         self.tables[1].there(COLD)
     }
 }
@@ -184,11 +184,11 @@ fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
 
 impl Machine {
     /// Node 2's daemon, when the one before has ended.
-    fn anew(&self) -> Arc<App> {
+    pub(super) fn anew(&self) -> Arc<App> {
         let (root, folder) = (self.root(2), self.folder.path());
         let host = HostFiles::below(&root);
         let counted = Arc::new(super::layout::Counted::default());
-        Arc::new(App {
+        let app = Arc::new(App {
             hypervisor: self.fakes[1].clone(),
             mintd: Client::unix(folder.join("mintd2.sock")),
             store: Client::unix(folder.join("store2.sock")),
@@ -198,7 +198,12 @@ impl Machine {
             moving: Mutex::default(),
             ending: Default::default(),
             gate: Arc::default(),
-        })
+        });
+        let began = Instant::now();
+        for at_s in 0..3 {
+            app.layouts.measure(&root, began + Duration::from_secs(at_s));
+        }
+        app
     }
 }
 

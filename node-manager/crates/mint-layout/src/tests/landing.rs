@@ -180,3 +180,15 @@ fn lines_come_from_where_its_memory_is_here() {
 fn cold_on_node_1() -> Guest {
     guest("a", 0, filled(0.1, &[0.0, 1.0]), &[(50, 1, 0.0); 4])
 }
+
+/// mbind(2) takes no others; and kernels tell free memory in KiB.
+#[test]
+fn guest_is_cut_between_pages() {
+    let host = even(2, 1, 65 * MIB + 1024);
+    let landing =
+        landed(&Snapshot::default(), &host, &profile("web", counted(40.0), &[(128, 1.0)]));
+    assert!(landing.binds.len() > 1, "{:?}", landing.binds);
+    for bind in &landing.binds {
+        assert_eq!((bind.offset % 4096, bind.bytes % 4096), (0, 0), "{bind:?}");
+    }
+}
