@@ -13,7 +13,7 @@ use mint_types::{Refusal, RefusalCode};
 
 use super::files::read;
 use super::host::Host;
-use super::kept::{FILE, Kept};
+use super::kept::{FILE, Kept, Undo};
 use crate::app::App;
 
 /// All guests of this node that run.
@@ -32,8 +32,14 @@ pub(crate) async fn all(app: &Arc<App>) -> Result<NodeLayout, ErrorBody> {
         node_name: here.name,
         numa: host.numa.iter().map(|one| numa(one, &host)).collect(),
         vms: host.residents.iter().map(|one| vm(one, &host.topology, &kept)).collect(),
-        undo_from_s: kept.undo.map(|undo| undo.at_s),
+        undo_from_s: kept.undo.filter(|undo| is_any_there(undo, &host)).map(|undo| undo.at_s),
     })
+}
+
+/// Whether a guest that was changed still runs as it did.
+fn is_any_there(undo: &Undo, host: &Host) -> bool {
+    let mut running = host.residents.iter().map(|(resident, _)| &resident.running);
+    running.any(|one| undo.vms.iter().any(|was| was.uuid == one.uuid && was.qemu == one.qemu))
 }
 
 /// A guest of this node.

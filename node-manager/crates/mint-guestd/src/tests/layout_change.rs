@@ -143,8 +143,12 @@ fn guest_that_was_just_changed_is_left_alone() {
         let hot = again.vms.iter().find(|vm| vm.name == "hot").unwrap();
         assert!(hot.left_alone.as_ref().unwrap().contains("changed just now"), "{hot:?}");
         assert_eq!(machine.memory(), [on(1, 8), on(0, 12)]);
-        // what is undone is the one before
+        // what is undone is the one before, as long as its guests run
         assert!(machine.layout().await.undo_from_s.is_some());
+        for (name, process) in [("hot", HOT + 1), ("cold", COLD + 1)] {
+            runs_as(&machine.its_root(), (name, &free(name)), process, 0, 0);
+        }
+        assert!(machine.layout().await.undo_from_s.is_none());
     });
 }
 
