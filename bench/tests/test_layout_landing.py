@@ -67,7 +67,7 @@ def resident(pair: Server) -> Iterator[Guest]:
     """A guest on node 0 that hardly does anything; all that it has is on the first NUMA node."""
     numa = Numa(pair.zero)
     with Guest(pair.zero, "resident") as guest:
-        start(guest, PLAIN)
+        start(guest, PLAIN, cpu=1)
         numa.move(guest.qemu(), MEMFD, 0, MEMORY, 0)
         yield guest
 

@@ -22,6 +22,7 @@ mod places;
 mod reasons;
 mod samples;
 mod show;
+mod work;
 
 use std::sync::Arc;
 

@@ -9,16 +9,18 @@ use mint_guests::arrival::{LayoutWish, Placement};
 use mint_guests::domain::Domain;
 use mint_guests::running::running;
 use mint_guests::vcpus::{RamMapping, ram};
-use mint_layout::{Bind, Relocation};
+use mint_layout::{Bind, Plan, Relocation};
 use mint_types::CpuSet;
 use tracing::{info, warn};
 
 use super::host::{Host, resident};
+use super::kept::Before;
 use super::memory::Memory;
 use super::pages::{address, prefer, relocate, sweep};
 use super::place::find;
 use super::places::{Evicted, Making, Place};
 use super::reasons::came;
+use super::work::{Work, back, before, give_cpus, leave_moving, works};
 use crate::app::App;
 use crate::memory::qemu_of;
 
@@ -45,6 +47,8 @@ pub(crate) async fn make_room(
     let why = landing.plan.why.iter().find(|why| why.guest == landing.guest.id).cloned();
     let making = Arc::new(Making::default());
     let evicted = evicted(&host, &landing.evictions);
+    let mut others = works(&host, &Plan { relocations: Vec::new(), ..landing.plan });
+    let _moving = leave_moving(app, &mut others);
     let place = Place {
         uuid: uuid.to_owned(),
         attempt,
@@ -54,18 +58,31 @@ pub(crate) async fn make_room(
         binds: landing.binds,
         samples,
         evicted: evicted.clone(),
+        others: before(&others),
         has_come: false,
         making: making.clone(),
     };
     if let Some(before) = app.layouts.places.put(place) {
         give_back(app, before).await;
     }
+    give_way(app, &others, &making).await;
     let asked = app.clone();
     app.call(move |_| {
         evict(&*asked.layouts.memory, &evicted, &making);
         Ok(())
     })
     .await
+}
+
+/// Others get the CPUs that the plan has for them: all, or none.
+async fn give_way(app: &Arc<App>, others: &[Work], making: &Making) {
+    let _alone = making.pinning.lock().await;
+    if making.is_stopped() {
+        return;
+    }
+    if let Err(error) = give_cpus(app, others).await {
+        warn!(%error, "other guests stay on their CPUs");
+    }
 }
 
 /// Where the guests have it that are to lose it.
@@ -97,9 +114,15 @@ fn evict(memory: &dyn Memory, evicted: &[Evicted], making: &Making) {
 /// What others have lost for a guest that does not come goes back.
 pub(super) async fn give_back(app: &Arc<App>, place: Place) {
     app.layouts.samples.forget(&place.uuid);
+    place.making.stop();
+    if !place.others.is_empty() {
+        let _alone = place.making.pinning.lock().await;
+        if let Err(error) = come_back(app, &place.others).await {
+            warn!(%error, "guests that made room stay on the CPUs that they were given");
+        }
+    }
     let asked = app.clone();
     let done = app.call(move |_| {
-        place.making.stop();
         let _alone = place.making.alone();
         let running = running(&asked.host.path("/"));
         let end = Instant::now() + READY_WITHIN;
@@ -117,6 +140,15 @@ pub(super) async fn give_back(app: &Arc<App>, place: Place) {
     if let Err(error) = done.await {
         warn!(%error, "memory that made room does not go back");
     }
+}
+
+/// Others get the CPUs back that they had.
+async fn come_back(app: &Arc<App>, others: &[Before]) -> Result<(), ErrorBody> {
+    let asked = app.clone();
+    let host = app.call(move |_| Ok(Host::look(&asked))).await??;
+    let mut work: Vec<Work> = others.iter().filter_map(|before| back(&host, before)).collect();
+    let _moving = leave_moving(app, &mut work);
+    give_cpus(app, &work).await
 }
 
 /// The QEMU of a guest is there, and libvirt waits for its hook: from now on what comes of its memory comes to its place.

@@ -3,11 +3,8 @@
 //! changed last, so that it can be undone. A guest that has ended takes its part along.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
-use super::files::{read, write};
-use crate::app::App;
-use mint_api::{ErrorBody, ErrorCode, LayoutReason};
+use mint_api::LayoutReason;
 use mint_layout::NumaId;
 use mint_types::CpuSet;
 use serde::{Deserialize, Serialize};
@@ -68,23 +65,4 @@ pub(super) struct Was {
     pub bytes: u64,
     /// The NUMA node that had it.
     pub numa: NumaId,
-}
-
-/// Changes what is written down.
-///
-/// # Errors
-/// When it cannot be written.
-pub(super) fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
-    let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
-    let path = app.host.path(FILE);
-    let mut kept: Kept = read(&path);
-    let running = mint_guests::running::running(&app.host.path("/"));
-    kept.reasons.retain(|uuid, reason| {
-        running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)
-    });
-    change(&mut kept);
-    write(&path, &kept).map_err(|error| {
-        let text = format!("{} cannot be written: {error}", path.display());
-        ErrorBody::new(ErrorCode::Failed, text).hint("guests are as they were")
-    })
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::files;
+use super::kept::Before;
 
 /// Memory of another guest that goes for one that is to come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub(super) struct Evicted {
 pub(super) struct Making {
     is_stopped: AtomicBool,
     maker: Mutex<()>,
+    /// Whoever gives others other CPUs has it.
+    pub pinning: tokio::sync::Mutex<()>,
 }
 
 impl Making {
@@ -74,6 +77,9 @@ pub(super) struct Place {
     pub samples: Vec<Ring>,
     /// What others lose for it.
     pub evicted: Vec<Evicted>,
+    /// Others that get other CPUs for its sake, as they were.
+    #[serde(default)]
+    pub others: Vec<Before>,
     /// Whether it has come.
     pub has_come: bool,
     /// Who makes room for it.

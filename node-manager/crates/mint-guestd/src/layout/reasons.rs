@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why guests are where they are.
+//! Why guests are where they are, written down.
 
+use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mint_api::{ErrorBody, LayoutReason};
+use mint_api::{ErrorBody, ErrorCode, LayoutReason};
 use mint_layout::{Confidence, Why};
 use mint_types::LayoutPolicy;
 
-use super::kept::{Reason, keep};
+use super::files::{read, write};
+use super::kept::{FILE, Kept, Reason};
 use crate::app::App;
 
 /// Seconds since 1970.
@@ -51,4 +53,23 @@ pub(super) fn came(
     let reason =
         LayoutReason { before_it_came: true, ..reason(why, policy, placed_bytes, evicted_bytes) };
     keep(app, |kept| _ = kept.reasons.insert(uuid.to_owned(), Reason { qemu, reason }))
+}
+
+/// Changes what is written down.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn keep(app: &App, change: impl FnOnce(&mut Kept)) -> Result<(), ErrorBody> {
+    let _keeping = app.layouts.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = app.host.path(FILE);
+    let mut kept: Kept = read(&path);
+    let running = mint_guests::running::running(&app.host.path("/"));
+    kept.reasons.retain(|uuid, reason| {
+        running.iter().any(|one| one.uuid == *uuid && one.qemu == reason.qemu)
+    });
+    change(&mut kept);
+    write(&path, &kept).map_err(|error| {
+        let text = format!("{} cannot be written: {error}", path.display());
+        ErrorBody::new(ErrorCode::Failed, text).hint("guests are as they were")
+    })
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mint_guests::arrival::{Departure, Plan, Spread};
 use mint_layout::NumaId;
 
-use super::layout::{free, numa, runs};
+use super::layout::{free, may_run, numa, runs};
 use super::*;
 use crate::layout::tidy;
 use crate::wire::{Arrived, Expected};
@@ -78,6 +78,11 @@ impl Machine {
         let layout = result.layout.unwrap();
         assert!(layout.expected_gain > 0.05 && layout.took.is_none(), "{layout:?}");
         assert_eq!(layout.to_evict_bytes, 6 << 20);
+        self.wished().await
+    }
+
+    /// The same, whatever that node plans.
+    async fn wished(&self) -> Expected {
         let departure = departure(free("web"), None);
         let wish =
             crate::layout::wish(&self.apps[0], "uuid-web", &departure, Default::default()).await;
@@ -340,5 +345,25 @@ fn guest_that_has_memory_elsewhere_is_refused_a_place() {
         let refused = wish(8 << 20).await.unwrap_err();
         assert_eq!(refused.refusals[0].code, RefusalCode::VmTied, "{refused}");
         assert!(wish(16 << 20).await.is_ok(), "all of it is here");
+    });
+}
+
+#[test]
+fn others_vcpus_give_way_and_come_back_when_the_guest_does_not() {
+    test(async |machine| {
+        machine.pressed();
+        // web may run anywhere, and there is only room for it near the CPU that cold is on
+        numa(&machine.root(2), [0, 30]);
+        let expected = Expected { pins: Vec::new(), ..machine.wished().await };
+        let log = || std::mem::take(&mut *machine.fakes[1].log.lock().unwrap());
+        log();
+        machine.expect(&expected).await.unwrap();
+        assert_eq!(log(), ["cold: <layout pins='0:0-1 0:0'/>", "cold: vCPU 0: CPU 0-1 -> CPU 0"]);
+        may_run(&machine.root(2), COLD, "0");
+        let undo = json!({ "attempt": 1 });
+        machine.there().post::<Value>("/v1/local/arrivals/uuid-web/undo", &undo).await.unwrap();
+        tidy(&machine.anew()).await;
+        assert_eq!(log().last().unwrap(), "cold: vCPU 0: CPU 0 -> CPU 0-1", "by the next daemon");
+        assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]));
     });
 }
