@@ -16,6 +16,7 @@ use tracing::{error, warn};
 use crate::audit::AuditLog;
 use crate::ending::{op_error, value};
 use crate::events::EventLog;
+use crate::layout_metrics::LayoutMetrics;
 use crate::links::Links;
 use crate::marks::Marks;
 use crate::move_metrics::MoveMetrics;
@@ -33,6 +34,7 @@ pub(crate) struct App {
     pub ops: Operations,
     pub events: EventLog,
     pub move_metrics: MoveMetrics,
+    pub layout_metrics: LayoutMetrics,
     pub audit: AuditLog,
     pub peers: Arc<PeerClients>,
     /// Machines that this one is linked with.

@@ -33,6 +33,7 @@ mod instance;
 mod intents;
 mod interrupted;
 mod keeps;
+mod layout_metrics;
 mod libvirt_tls;
 mod links;
 mod loads;

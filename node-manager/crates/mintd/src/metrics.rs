@@ -135,6 +135,7 @@ fn fill(app: &App) -> Result<Registry, Box<dyn std::error::Error>> {
         .with_label_values::<&str>(&[])
         .inc_by(app.events.told());
     app.move_metrics.register(&metrics.0)?;
+    app.layout_metrics.register(&metrics.0)?;
     Ok(metrics.0)
 }
 

@@ -101,6 +101,7 @@ fn destination(app: &App, at: &Place, to: &str) -> Result<String, ErrorBody> {
 /// understood.
 fn tell(app: &App, moved: &Value) {
     app.move_metrics.done(moved);
+    app.layout_metrics.came(moved);
     let Ok(MigrateResult { name, from, to, to_name, to_machine, .. }) =
         serde_json::from_value(moved.clone())
     else {

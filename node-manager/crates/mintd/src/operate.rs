@@ -128,7 +128,11 @@ async fn carry_out(app: Arc<App>, op: &Op, request: Request) -> Result<Value, Er
             let gone = moves::evacuate(&app, op, &node, &how).await;
             return gone.inspect_err(|error| app.move_metrics.not_done(error));
         }
-        Request::Layout(node, how) => return moves::layout(&app, op, &node, &how).await,
+        Request::Layout(node, how) => {
+            let done = moves::layout(&app, op, &node, &how).await;
+            let done = done.inspect(|done| app.layout_metrics.done(done));
+            return done.inspect_err(|error| app.layout_metrics.not_done(error));
+        }
         Request::Repair => {
             return app.carry(op, |nodes, _| nodes.repair()).await.map(|done| value(&done));
         }

@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::facts::NodeFacts;
+use crate::layout_metrics::LayoutMetrics;
 use crate::links::Links;
 use crate::marks::{Marks, Ordered};
 use crate::move_metrics::MoveMetrics;
@@ -163,6 +164,7 @@ impl Parts {
             ops,
             events: EventLog::open(&run_dir.join("events.jsonl")),
             move_metrics: MoveMetrics::default(),
+            layout_metrics: LayoutMetrics::default(),
             audit: AuditLog::open(&state_dir),
             peers,
             links: Links::open(&state_dir),
