@@ -57,5 +57,5 @@ def test_clock_is_set_by_the_hosts(tmp_path: Path, slow: str):
 
 
 def test_clock_that_cannot_be_set_is_an_error(tmp_path: Path):
-    with pytest.raises(RigError, match="node 0's clock is 2.5"):
+    with pytest.raises(RigError, match=r"node 0's clock is 2\.[3-7]\d* s from"):
         clock.set_clocks([Played(tmp_path, stuck=True)])
