@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables page-in bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables page-in plan-time bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -151,5 +151,8 @@ report-tables: | setup ## fill the documents' made tables (TAKE=1: with what mak
 page-in: | setup ## how fast pages come back from a memory server, on this host itself (docs/benchmarks.md)
 	@cd node-manager && CARGO_TARGET_DIR=$(BUILD)/cargo cargo build --locked --release --quiet --package mint-pager --example page-in
 	@$(PYTHON) bench/page_in.py $(BUILD)/cargo/release/examples/page-in
+
+plan-time: | setup ## how long layout policies think about a large host, on this host itself (docs/benchmarks.md)
+	@cd node-manager && CARGO_TARGET_DIR=$(BUILD)/cargo cargo run --locked --release --quiet --package mint-layout --example plan-time
 
 bench: report ## another name of report

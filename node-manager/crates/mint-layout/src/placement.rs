@@ -57,18 +57,10 @@ struct Step {
     relocated_bytes: u64,
 }
 
-/// All clusters but one.
-struct Others {
+/// A whole placement, and the room that it leaves.
+struct State {
+    found: Found,
     room: Room,
-    worth: f64,
-    relocated_bytes: u64,
-}
-
-impl Found {
-    fn take(&mut self, step: Step) {
-        self.placed[step.which] = step.placed;
-        (self.worth, self.relocated_bytes) = (step.worth, step.relocated_bytes);
-    }
 }
 
 impl Cluster {
@@ -109,12 +101,37 @@ impl Room {
     /// The room that a cluster leaves of it there. None: it does not fit.
     fn with(&self, cluster: &Cluster, placed: &Placed) -> Option<Self> {
         let mut room = self.clone();
+        room.take(cluster, placed).then_some(room)
+    }
+
+    /// A cluster takes its part. Whether it fits; if not, it has taken some of it.
+    fn take(&mut self, cluster: &Cluster, placed: &Placed) -> bool {
         for ((to, vcpus), bytes) in placed.iter().zip(&cluster.vcpus).zip(&cluster.bytes) {
-            room.vcpus[to.0] = room.vcpus[to.0].checked_sub(*vcpus)?;
-            room.bytes[to.0] = room.bytes[to.0].checked_sub(*bytes)?;
+            let vcpus = self.vcpus[to.0].checked_sub(*vcpus);
+            let (Some(vcpus), Some(bytes)) = (vcpus, self.bytes[to.0].checked_sub(*bytes)) else {
+                return false;
+            };
+            (self.vcpus[to.0], self.bytes[to.0]) = (vcpus, bytes);
         }
-        room.budget = room.budget.checked_sub(cluster.relocated_bytes(placed))?;
-        Some(room)
+        let left = self.budget.checked_sub(cluster.relocated_bytes(placed));
+        self.budget = left.unwrap_or_default();
+        left.is_some()
+    }
+
+    /// A cluster gives its part back.
+    fn leave(&mut self, cluster: &Cluster, placed: &Placed) {
+        for ((to, vcpus), bytes) in placed.iter().zip(&cluster.vcpus).zip(&cluster.bytes) {
+            self.vcpus[to.0] += vcpus;
+            self.bytes[to.0] += bytes;
+        }
+        self.budget = self.budget.saturating_add(cluster.relocated_bytes(placed));
+    }
+
+    /// Becomes what another one is, without another place for it.
+    fn copy(&mut self, other: &Self) {
+        self.vcpus.copy_from_slice(&other.vcpus);
+        self.bytes.copy_from_slice(&other.bytes);
+        self.budget = other.budget;
     }
 }
 
@@ -193,85 +210,111 @@ impl Search<'_> {
         best.map_or_else(|| self.now(), |best| best.placed)
     }
 
-    /// From where all are, the best step each time; then back, as far as that costs little and spares memory.
+    /// From where all are, each cluster takes its best step in turn, as long as one gains; then back, as far as that
+    /// costs little and spares memory, what spares most first.
     fn steps(&self) -> Vec<Placed> {
-        let Some(mut best) = self.found(self.now()) else { return self.now() };
-        loop {
-            let steps = self.steps_from(&best.placed).into_iter();
-            let most = steps.reduce(|one, other| if other.worth > one.worth { other } else { one });
-            match most.filter(|step| step.worth > best.worth * (1.0 + 1e-9)) {
-                Some(step) => best.take(step),
-                None => break,
+        let Some(found) = self.found(self.now()) else { return self.now() };
+        let mut room = self.room.clone();
+        for (cluster, placed) in self.clusters.iter().zip(&found.placed) {
+            // as found() has seen
+            room.take(cluster, placed);
+        }
+        let mut state = State { found, room };
+        let mut is_better = true;
+        while is_better {
+            is_better = false;
+            for which in 0..self.clusters.len() {
+                let least = state.found.worth * (1.0 + 1e-9);
+                let best =
+                    self.best(&state, which, |step| (step.worth > least).then_some(step.worth));
+                is_better |= best.is_some();
+                best.into_iter().for_each(|step| self.take(&mut state, step));
             }
         }
-        let enough = NEARLY * best.worth;
+        let enough = NEARLY * state.found.worth;
         loop {
-            let back = self.steps_from(&best.placed).into_iter();
-            let back = back.filter(|step| step.relocated_bytes < best.relocated_bytes);
-            let good = back.filter(|step| step.worth >= enough);
-            match good.min_by_key(|step| step.relocated_bytes) {
-                Some(step) => best.take(step),
-                None => return best.placed,
+            let mut back: Vec<Step> =
+                (0..self.clusters.len()).filter_map(|at| self.back(&state, at, enough)).collect();
+            if back.is_empty() {
+                return state.found.placed;
+            }
+            back.sort_by_key(|step| step.relocated_bytes);
+            for Step { which, .. } in back {
+                // others have changed what it is worth
+                if let Some(step) = self.back(&state, which, enough) {
+                    self.take(&mut state, step);
+                }
             }
         }
     }
 
-    /// All steps that fit: one or two nodes of a cluster go elsewhere, or all go to the same.
-    fn steps_from(&self, placed: &[Placed]) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for (which, cluster) in self.clusters.iter().enumerate() {
-            let Some(others) = self.without(placed, which) else { continue };
-            let mut step = |placed: Placed| {
-                let relocated_bytes = cluster.relocated_bytes(&placed);
-                let fits = others.room.with(cluster, &placed).is_some();
-                if fits && relocated_bytes <= cluster.bytes_max {
-                    steps.push(Step {
-                        which,
-                        worth: others.worth + cluster.worth(self.topology, &placed),
-                        relocated_bytes: others.relocated_bytes + relocated_bytes,
-                        placed,
-                    });
-                }
-            };
-            let from = &placed[which];
-            let free: Vec<usize> =
-                (0..cluster.nodes.len()).filter(|&at| !cluster.is_tied[at]).collect();
-            for to in self.topology.numbers() {
-                let mut together = from.clone();
-                for &at in &free {
-                    let mut one = from.clone();
-                    (one[at], together[at]) = (to, to);
-                    step(one);
-                }
-                step(together);
+    fn take(&self, state: &mut State, step: Step) {
+        let State { found, room } = state;
+        let cluster = &self.clusters[step.which];
+        room.leave(cluster, &found.placed[step.which]);
+        room.take(cluster, &step.placed);
+        found.placed[step.which] = step.placed;
+        (found.worth, found.relocated_bytes) = (step.worth, step.relocated_bytes);
+    }
+
+    /// The step of a cluster that spares most memory, of those that leave enough worth.
+    fn back(&self, state: &State, which: usize, enough: f64) -> Option<Step> {
+        let now = state.found.relocated_bytes;
+        self.best(state, which, |step| {
+            let is_one = step.relocated_bytes < now && step.worth >= enough;
+            is_one.then(|| -(step.relocated_bytes as f64))
+        })
+    }
+
+    /// A cluster's best step of those that fit: one or two of its nodes go elsewhere, or all go to the same. None: no
+    /// step has a value.
+    fn best(
+        &self,
+        state: &State,
+        which: usize,
+        value: impl Fn(&Step) -> Option<f64>,
+    ) -> Option<Step> {
+        let (cluster, from) = (&self.clusters[which], &state.found.placed[which]);
+        let mut room = state.room.clone();
+        room.leave(cluster, from);
+        let others = state.found.worth - cluster.worth(self.topology, from);
+        let others_bytes = state.found.relocated_bytes - cluster.relocated_bytes(from);
+        let mut left = room.clone();
+        let mut step = Step { which, placed: from.clone(), worth: 0.0, relocated_bytes: 0 };
+        let mut best: Option<(f64, Step)> = None;
+        let mut look = |placed: &dyn Fn(&mut Placed)| {
+            step.placed.copy_from_slice(from);
+            placed(&mut step.placed);
+            let bytes = cluster.relocated_bytes(&step.placed);
+            left.copy(&room);
+            if bytes > cluster.bytes_max || !left.take(cluster, &step.placed) {
+                return;
             }
-            let pairs = free
-                .iter()
-                .enumerate()
-                .flat_map(|(nth, &at)| free[nth + 1..].iter().map(move |&other| (at, other)));
-            for (at, other) in pairs {
+            step.worth = others + cluster.worth(self.topology, &step.placed);
+            step.relocated_bytes = others_bytes + bytes;
+            let Some(value) = value(&step) else { return };
+            if best.as_ref().is_none_or(|(most, _)| value > *most) {
+                best = Some((value, Step { placed: step.placed.clone(), ..step }));
+            }
+        };
+        let free: Vec<usize> =
+            (0..cluster.nodes.len()).filter(|&at| !cluster.is_tied[at]).collect();
+        for to in self.topology.numbers() {
+            for &at in &free {
+                look(&|placed| placed[at] = to);
+            }
+            look(&|placed| free.iter().for_each(|&at| placed[at] = to));
+        }
+        for (nth, &at) in free.iter().enumerate() {
+            for &other in &free[nth + 1..] {
                 for to in self.topology.numbers() {
                     for next in self.topology.numbers() {
-                        let mut two = from.clone();
-                        (two[at], two[other]) = (to, next);
-                        step(two);
+                        look(&|placed| (placed[at], placed[other]) = (to, next));
                     }
                 }
             }
         }
-        steps
-    }
-
-    /// What all clusters but one leave, and what they are worth. None: they do not fit.
-    fn without(&self, placed: &[Placed], which: usize) -> Option<Others> {
-        let mut others = Others { room: self.room.clone(), worth: 0.0, relocated_bytes: 0 };
-        let each = self.clusters.iter().zip(placed).enumerate();
-        for (_, (cluster, placed)) in each.filter(|(at, _)| *at != which) {
-            others.room = others.room.with(cluster, placed)?;
-            others.worth += cluster.worth(self.topology, placed);
-            others.relocated_bytes += cluster.relocated_bytes(placed);
-        }
-        Some(others)
+        best.map(|(_, step)| step)
     }
 }
 

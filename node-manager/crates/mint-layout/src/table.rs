@@ -18,6 +18,14 @@ const SETTLED_CYCLES: f64 = 5e7;
 /// For so long a layout is taken to last.
 const LASTS_S: f64 = 60.0;
 
+/// A guest's regions, what is used most first.
+fn hot(weight: &Weight) -> Vec<usize> {
+    let heats: Vec<f64> = (0..weight.bytes.len()).map(|region| weight.heat(region)).collect();
+    let mut regions: Vec<usize> = (0..heats.len()).collect();
+    regions.sort_by(|&one, &other| heats[other].total_cmp(&heats[one]).then(one.cmp(&other)));
+    regions
+}
+
 /// Cycles a second that it costs to relocate so much, over the time that a layout lasts.
 fn relocation_cycles_s(bytes: u64) -> f64 {
     bytes as f64 * RELOCATED_CYCLES / LASTS_S
@@ -34,6 +42,8 @@ pub(crate) struct Table<'a> {
     pub layout: Layout,
     /// All memory that may go, what is used least first.
     cold: Vec<(usize, usize)>,
+    /// Of each guest, its regions, what is used most first.
+    hot: Vec<Vec<usize>>,
     /// Of each guest, what it would wait for each NUMA node if that had all of its memory, where its vCPUs are.
     waits: Vec<Vec<f64>>,
     /// Bytes that may still be relocated.
@@ -84,6 +94,7 @@ impl<'a> Table<'a> {
             free: Free::of(snapshot, topology, &layout),
             layout,
             cold: cold.into_iter().map(|(_, which)| which).collect(),
+            hot: weights.iter().map(hot).collect(),
             budget: limits.relocated_bytes,
         }
     }
@@ -180,14 +191,6 @@ impl<'a> Table<'a> {
         of_node
     }
 
-    /// A guest's regions, what is used most first.
-    fn hot(&self, guest: usize) -> Vec<usize> {
-        let mut regions: Vec<usize> = (0..self.snapshot.guests[guest].regions.len()).collect();
-        let heat = |region: usize| self.weights[guest].heat(region);
-        regions.sort_by(|&one, &other| heat(other).total_cmp(&heat(one)).then(one.cmp(&other)));
-        regions
-    }
-
     /// Cycles a second that a guest would wait there, that others would wait more for its sake, and that relocating
     /// takes.
     fn estimate(&self, guest: usize, domains: &[DomainNo], evictable: &[Evictable]) -> f64 {
@@ -198,7 +201,7 @@ impl<'a> Table<'a> {
         let mut free = self.free.clone();
         let mut next: Vec<usize> = evictable.iter().map(|one| one.next).collect();
         let mut cycles_s = 0.0;
-        for region in self.hot(guest) {
+        for &region in &self.hot[guest] {
             let bytes = self.weights[guest].bytes[region];
             let share = self.weights[guest].shares[region];
             let now = self.layout.regions[guest][region];
@@ -245,7 +248,7 @@ impl<'a> Table<'a> {
     /// A guest that has its CPUs gets its memory as near to them as that is worth it.
     fn bring_near(&mut self, guest: usize, evictable: &mut [Evictable]) {
         let waits = self.waits[guest].clone();
-        for region in self.hot(guest) {
+        for region in self.hot[guest].clone() {
             let bytes = self.bytes(guest, region);
             let share = self.weights[guest].shares[region];
             let now = self.layout.regions[guest][region];
@@ -310,7 +313,7 @@ impl<'a> Table<'a> {
             return;
         }
         let mut evictable = self.evictable(guest, later).swap_remove(to.0);
-        for region in self.hot(guest) {
+        for region in self.hot[guest].clone() {
             let now = self.layout.regions[guest][region];
             let share = self.weights[guest].shares[region];
             let nearer = share * (self.waits[guest][now.0] - self.waits[guest][to.0]);
