@@ -40,7 +40,15 @@ impl Model {
     /// # Arguments
     /// * `snapshot` - one of that topology.
     pub fn cost(self, snapshot: &Snapshot, topology: &Topology) -> Cost {
-        self.each(&weights(snapshot), topology, &Layout::of(snapshot)).into_iter().sum()
+        self.costs(snapshot, topology).into_iter().sum()
+    }
+
+    /// What each guest costs where it is, in the snapshot's order.
+    ///
+    /// # Arguments
+    /// * `snapshot` - one of that topology.
+    pub fn costs(self, snapshot: &Snapshot, topology: &Topology) -> Vec<Cost> {
+        self.each(&weights(snapshot), topology, &Layout::of(snapshot))
     }
 
     /// What each guest costs in a layout.
