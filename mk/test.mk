@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The rig (bench/rig): an emulated server, its tests and benchmarks.
-.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables page-in plan-time bench demo up sh exec down qemu-faults
+.PHONY: rig-agent rig-check rig-test test-debug test-lockdep test-kasan test-server soak evidence report report-draw report-tables page-in plan-time sim bench demo up sh exec down qemu-faults
 
 RIG := PYTHONPATH=bench $(PYTHON)
 
@@ -154,5 +154,8 @@ page-in: | setup ## how fast pages come back from a memory server, on this host 
 
 plan-time: | setup ## how long layout policies think about a large host, on this host itself (docs/benchmarks.md)
 	@cd node-manager && CARGO_TARGET_DIR=$(BUILD)/cargo cargo run --locked --release --quiet --package mint-layout --example plan-time
+
+sim: | setup ## what layout policies would do to guests that are moved, simulated (docs/benchmarks.md)
+	@cd node-manager && CARGO_TARGET_DIR=$(BUILD)/cargo cargo run --locked --quiet --package mint-sim -- table
 
 bench: report ## another name of report
