@@ -21,6 +21,7 @@ BUSY = f"{PLAIN} --memory-load {80 << 10}"
 FREE_MIB = 320  # of the NUMA node that the guest is to come to: more than it and its QEMU need
 STEP_MIB = 16
 LEAST = 16 * MIB  # that makes room
+GAIN = 0.08  # of a plan: one that gains hardly 0.05 may be none a moment later
 LIMIT_S = 300
 FEW = 0.01  # what has a page here and there only may pass for unused, and is elsewhere
 FILL = "/run/fill"
@@ -128,10 +129,9 @@ def test_guest_finds_its_place_ready_when_it_comes_and_what_made_room_goes_back_
         plan = planned(pair)
         assert not plan["to_evict_bytes"] and not plan["expected_gain"], f"there is room, and nothing is gained: {plan}"
         filler.add(free_mib(pair.zero, 0) - FREE_MIB)
-        while (plan := planned(pair))["to_evict_bytes"] < LEAST:
+        while (plan := planned(pair))["to_evict_bytes"] < LEAST or plan["expected_gain"] < GAIN:
             assert free_mib(pair.zero, 0) > STEP_MIB, plan
             filler.add(STEP_MIB)
-        assert plan["expected_gain"] > 0.05, plan
         assert where(there, resident).keys() == {0}, "it is only a plan"
         with refused(pair.zero, "web"):
             failed = pair.zero.run("mintctl vm migrate web --to node0 --layout before", LIMIT_S, check=False)

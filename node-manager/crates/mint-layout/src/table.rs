@@ -212,8 +212,10 @@ impl<'a> Table<'a> {
                 let (mut room, mut at) = (free.at(to), next[to.0]);
                 while room < bytes && there < least {
                     let Some(&(other, its)) = evictable[to.0].regions.get(at) else { break };
-                    there +=
-                        self.harm(other, its, to) + relocation_cycles_s(self.bytes(other, its));
+                    // what is its own is waited for from where it would be
+                    let waits = if other == guest { &waits } else { &self.waits[other] };
+                    there += self.harm(waits, other, its, to)
+                        + relocation_cycles_s(self.bytes(other, its));
                     room += self.bytes(other, its);
                     at += 1;
                 }
@@ -236,9 +238,8 @@ impl<'a> Table<'a> {
         self.weights[guest].bytes[region]
     }
 
-    /// What it costs a guest at least that a region leaves a NUMA node.
-    fn harm(&self, guest: usize, region: usize, from: NumaNo) -> f64 {
-        let waits = &self.waits[guest];
+    /// What it costs a guest that waits so long for each NUMA node at least that a region leaves one.
+    fn harm(&self, waits: &[f64], guest: usize, region: usize, from: NumaNo) -> f64 {
         let elsewhere = waits.iter().enumerate().filter(|(numa, _)| *numa != from.0);
         let least = elsewhere.map(|(_, cycles)| *cycles).fold(f64::INFINITY, f64::min);
         let more = least - waits[from.0];

@@ -3,8 +3,8 @@ use super::*;
 use crate::host::{MIB, counted, even, guest, ran, snapshot};
 use crate::plan::{Pins, Relocation};
 use crate::snapshot::{Confidence, GuestId};
-use crate::topology::NumaId;
-use crate::{PolicyError, Ring, Sample};
+use crate::topology::{DomainNo, NumaId};
+use crate::{Cost, PolicyError, Ring, Sample};
 
 fn plan(snapshot: &Snapshot, topology: &Topology) -> Plan {
     Simple::default().plan(snapshot, topology, &Limits::default()).unwrap()
@@ -199,4 +199,20 @@ fn one_second_changes_nothing() {
     };
     snapshot.guests[1].vcpus[0].samples.push(storm);
     assert!(plan(&snapshot, &host).is_empty());
+}
+
+/// Half of its memory is on each of two full NUMA nodes, used alike; the third has room for all of it.
+#[test]
+fn what_a_guest_uses_itself_is_no_room_for_it() {
+    let mut web = guest("web", 0, counted(40.0), &[(64, 0, 1.0), (64, 1, 1.0)]);
+    web.vcpus.push(web.vcpus[0].clone());
+    web.vcpus[1].domain = DomainNo(1);
+    let mut filler = guest("filler", 2, ran(0.0), &[(66, 0, 1.0), (66, 1, 1.0)]);
+    filler.is_fixed = true;
+    let (snapshot, host) = (snapshot([web, filler]), even(3, 2, 130 * MIB));
+    let before = Cost::of(&snapshot, &host);
+    let plan = plan(&snapshot, &host);
+    let after = Cost::of(&plan.done(&snapshot, &host), &host);
+    let all_near = before.wait_cycles_s / 1.5;
+    assert!(after.wait_cycles_s < 1.01 * all_near, "{after:?} of {before:?}: {plan:?}");
 }
