@@ -4,6 +4,8 @@
 //! Each takes the CPUs from which its memory can be nearest, and brings it there: into free memory, and in
 //! the place of what guests that choose later use less (L, figure 3).
 
+use std::collections::BTreeMap;
+
 use crate::cost::Weight;
 use crate::layout::Layout;
 use crate::policy::Limits;
@@ -106,10 +108,15 @@ impl<'a> Table<'a> {
             self.slots.leave(vcpu.domain);
         }
         let evictable = later.map(|later| self.evictable(guest, later));
-        let cycles_s = |domains: &[DomainNo]| match &evictable {
-            Some(evictable) => self.estimate(guest, domains, evictable),
-            // as near to its memory as it can
-            None => self.waits_now(guest, domains),
+        // caches of a NUMA node are as far from memory
+        let mut known: BTreeMap<Vec<NumaNo>, f64> = BTreeMap::new();
+        let mut cycles_s = |domains: &[DomainNo]| {
+            let numas = domains.iter().map(|domain| self.topology.domains()[domain.0].numa);
+            *known.entry(numas.collect()).or_insert_with(|| match &evictable {
+                Some(evictable) => self.estimate(guest, domains, evictable),
+                // as near to its memory as it can
+                None => self.waits_now(guest, domains),
+            })
         };
         let now = self.layout.vcpus[guest].clone();
         let mut best = self.is_free(&now).then(|| (cycles_s(&now), now.clone()));
