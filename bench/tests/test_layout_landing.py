@@ -28,10 +28,14 @@ FILL = "/run/fill"
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-refuses"
 
 
-def start(guest: Guest, options: str, cpu: int | None = None) -> None:
-    """It runs, its memory a memfd of its QEMU's; its owner keeps it to a CPU, or to none."""
+def start(guest: Guest, options: str, cpu: int | None = None, whole: bool = False) -> None:
+    """It runs, its memory a memfd of its QEMU's, if it is to be with all of its pages from the beginning; its owner keeps
+    it to a CPU, or to none."""
     node, name = guest.node, guest.name
     define_with_memfd(guest, options)
+    if whole:
+        edit = """sed 's|</memoryBacking>|<allocation mode="immediate"/></memoryBacking>|'"""
+        node.run(f"virsh dumpxml --inactive {name} | {edit} >/tmp/whole.xml && virsh -q define /tmp/whole.xml")
     if cpu is not None:
         node.run(f"virsh -q vcpupin {name} 0 {cpu} --config")
     else:
@@ -66,10 +70,10 @@ class Filler:
 
 @pytest.fixture
 def resident(pair: Server) -> Iterator[Guest]:
-    """A guest on node 0 that hardly does anything; all that it has is on the first NUMA node."""
+    """A guest on node 0 that hardly does anything; all of its memory is on the first NUMA node."""
     numa = Numa(pair.zero)
     with Guest(pair.zero, "resident") as guest:
-        start(guest, PLAIN, cpu=1)
+        start(guest, PLAIN, cpu=1, whole=True)
         numa.move(guest.qemu(), MEMFD, 0, MEMORY, 0)
         yield guest
 
