@@ -155,6 +155,29 @@ impl Mintd {
     }
 }
 
+/// A node's daemon, with what the one before it has left in the node's files.
+fn daemon(
+    folder: &std::path::Path,
+    id: u32,
+    hypervisor: Arc<Fake>,
+    table: Arc<layout::Table>,
+) -> Arc<App> {
+    let root = folder.join(format!("root{id}"));
+    let host = HostFiles::below(&root);
+    let counted = Arc::new(layout::Counted::default());
+    Arc::new(App {
+        hypervisor,
+        mintd: Client::unix(folder.join(format!("mintd{id}.sock"))),
+        store: Client::unix(folder.join(format!("store{id}.sock"))),
+        layouts: Layouts::with(&host, table, counted),
+        host,
+        journal: Journal::below(&root.join("guests")),
+        moving: Mutex::default(),
+        ending: Default::default(),
+        gate: Arc::default(),
+    })
+}
+
 impl Machine {
     fn start(is_linked: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -176,23 +199,9 @@ impl Machine {
             let router = mintd_of.router();
             tokio::spawn(serve(listener, router));
             tables.push(Arc::default());
-            let app = App {
-                hypervisor: fake.clone(),
-                mintd: Client::unix(mintd),
-                store: Client::unix(folder.path().join(format!("store{id}.sock"))),
-                host: HostFiles::below(&root),
-                journal: Journal::below(&root.join("guests")),
-                moving: Mutex::default(),
-                ending: Default::default(),
-                gate: Arc::default(),
-                layouts: Layouts::with(
-                    &HostFiles::below(&root),
-                    tables.last().unwrap().clone(),
-                    Arc::new(layout::Counted::default()),
-                ),
-            };
+            let app = daemon(folder.path(), id, fake.clone(), tables[tables.len() - 1].clone());
             let socket = folder.path().join(format!("guestd{id}.sock"));
-            apps.push(Arc::new(app));
+            apps.push(app);
             let served = routes::router(apps.last().unwrap().clone());
             tokio::spawn(serve(UnixListener::bind(socket).unwrap(), served));
         }

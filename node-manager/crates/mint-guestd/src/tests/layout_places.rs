@@ -168,7 +168,8 @@ fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
         machine.pressed();
         let expected = machine.expected().await;
         let (undone, is_undone) = std::sync::mpsc::channel();
-        let app = machine.apps[1].clone();
+        let (waits, waited) = std::sync::mpsc::channel();
+        let (app, places) = (machine.apps[1].clone(), machine.apps[1].clone());
         let handle = tokio::runtime::Handle::current();
         // while the first pages go the arrival is undone, as far as that gets before they have gone
         let undo = move || {
@@ -177,11 +178,19 @@ fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
                 tidy(&app).await;
                 undone.send(()).unwrap();
             });
+            // it has the place, and is about to give back what went
+            let end = Instant::now() + Duration::from_secs(60);
+            while places.layouts.places.count() > 0 && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            // what must not happen has the time to
             std::thread::sleep(Duration::from_millis(300));
-            assert!(!tidy.is_finished(), "it waits for those");
+            // a panic here would be a fault of the call
+            waits.send((places.layouts.places.count(), tidy.is_finished())).unwrap();
         };
         *machine.tables[1].at_next.lock().unwrap() = Some(Box::new(undo));
         machine.expect(&expected).await.unwrap();
+        assert_eq!(waited.recv().unwrap(), (0, false), "forgotten, and waits for those that go");
         tokio::task::spawn_blocking(move || is_undone.recv().unwrap()).await.unwrap();
         assert_eq!(machine.cold(), BTreeMap::from([(0, 12)]));
     });
@@ -190,20 +199,9 @@ fn what_is_about_to_go_when_it_is_given_up_stays_or_goes_back() {
 impl Machine {
     /// Node 2's daemon, when the one before has ended.
     pub(super) fn anew(&self) -> Arc<App> {
-        let (root, folder) = (self.root(2), self.folder.path());
-        let host = HostFiles::below(&root);
-        let counted = Arc::new(super::layout::Counted::default());
-        let app = Arc::new(App {
-            hypervisor: self.fakes[1].clone(),
-            mintd: Client::unix(folder.join("mintd2.sock")),
-            store: Client::unix(folder.join("store2.sock")),
-            layouts: Layouts::with(&host, self.tables[1].clone(), counted),
-            host,
-            journal: Journal::below(&root.join("guests")),
-            moving: Mutex::default(),
-            ending: Default::default(),
-            gate: Arc::default(),
-        });
+        let root = self.root(2);
+        let app =
+            super::daemon(self.folder.path(), 2, self.fakes[1].clone(), self.tables[1].clone());
         let began = Instant::now();
         for at_s in 0..3 {
             app.layouts.measure(&root, began + Duration::from_secs(at_s));
