@@ -177,7 +177,8 @@ def test_guests_are_arranged_anew_and_as_they_were(pair: Server):
         assert allowed(guest) == "5", done
         (shown,) = pair.mintctl("layout", "show")["vms"]
         assert shown["vcpus"][0]["kept_by"] == "layout", shown
-        assert pair.mintctl("layout", "explain", "astray")["reason"]["near_bytes_before"] == 0
+        # but for what it has touched since then
+        assert pair.mintctl("layout", "explain", "astray")["reason"]["near_bytes_before"] <= FEW * MEMORY
         done = pair.mintctl("layout", "undo")
         assert allowed(guest) == "1", done
         refused = zero.run("mintctl layout undo", check=False)
