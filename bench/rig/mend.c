@@ -31,6 +31,8 @@ static void (*bql_lock_impl)(const char *file, int line);
 static void (*bql_unlock)(void);
 static char **accelerator;		/* where QEMU keeps what the accelerator does */
 static int32_t handle_interrupt;	/* the place of a function in it */
+/* For plugins: the place of an x86 CPU's own state in a CPU's; 0: not known. */
+int32_t mint_env;
 
 /* endbr64; mov %edx,%r9d; sub $ENV,%rdi; r8d = ecx = edx = 0; jmp do_interrupt_all */
 static const uint16_t HARDIRQ[] = {
@@ -173,6 +175,7 @@ __attribute__((constructor)) static void mend(void)
 	if ((uint8_t *)(uintptr_t)do_interrupt_all != irq + 26 + way)
 		goto unknown;
 	memcpy(&exception_index, exit + 12, sizeof(exception_index));
+	memcpy(&mint_env, irq + 10, sizeof(mint_env));
 	dl_iterate_phdr(find_tss_type, &tss);
 	if (tss.times != 1)
 		goto unknown;

@@ -55,6 +55,11 @@ struct counter {
 	uint64_t select, base, at;	/* base: what it had when its select had counted "at" */
 };
 
+/* QEMU's: the CPU of this thread, and what loads its flags; mend.c's: where in it the CPU's own state is */
+extern __thread char *current_cpu __attribute__((weak));
+extern void cpu_load_eflags(void *env, int flags, int changed) __attribute__((weak));
+extern const int32_t mint_env __attribute__((weak));
+
 /* Changed by its own thread alone */
 static struct vcpu {
 	struct qemu_plugin_register *rax, *rcx, *rdx;
@@ -152,11 +157,22 @@ static void begin_at(unsigned int vcpu, unsigned int number, uint64_t select, ui
 		(struct counter){ .select = select, .base = base, .at = seen(vcpu, select) };
 }
 
+/*
+ * Goes on after an instruction that is done. QEMU knows what its flags follow from only at the end of a
+ * block, and this is in the middle of one: an interrupt here would find any of them set, interrupts open,
+ * too. So the arithmetic ones are cleared, which no compiler takes to outlive these instructions.
+ */
+static void go_on(void *insn)
+{
+	cpu_load_eflags(current_cpu + mint_env, 0, 0);
+	qemu_plugin_set_pc((uintptr_t)insn + SHORT);
+}
+
 static void answer(unsigned int vcpu, uint64_t is, void *insn)
 {
 	set(&vcpus[vcpu], vcpus[vcpu].rax, (uint32_t)is);
 	set(&vcpus[vcpu], vcpus[vcpu].rdx, is >> 32);
-	qemu_plugin_set_pc((uintptr_t)insn + SHORT);
+	go_on(insn);
 }
 
 static void at_rdmsr(unsigned int vcpu, void *insn)
@@ -184,7 +200,7 @@ static void at_wrmsr(unsigned int vcpu, void *insn)
 		begin_at(vcpu, number, is, value(vcpu, number));
 	else
 		begin_at(vcpu, number, me->counters[number].select, is);
-	qemu_plugin_set_pc((uintptr_t)insn + SHORT);
+	go_on(insn);
 }
 
 static void at_rdpmc(unsigned int vcpu, void *insn)
@@ -307,6 +323,10 @@ PLUGIN_EXPORT int qemu_plugin_install(uint64_t id, const void *info, int argc, c
 	const char *why;
 
 	(void)info;
+	if (!&mint_env || !mint_env || !cpu_load_eflags) {
+		fputs("mint-pmu: this QEMU is not mended (mend.c), and its flags cannot be loaded\n", stderr);
+		return -1;
+	}
 	for (int i = 0; i < argc; i++) {
 		if (!caches_argument(argv[i])) {
 			fprintf(stderr, "mint-pmu: %s: no argument, or one that makes no sense\n", argv[i]);

@@ -16,6 +16,11 @@
  * busy   the guest has 32 bits, and a TSS that is busy, as KVM loads it; its program calls
  *        its kernel. QEMU lives on.
  *
+ * And one that a plugin could make, which answers instructions itself (pmu.c); without it there is
+ * nothing to be seen:
+ *
+ * counter  a performance counter is written and read, interrupts closed. They are closed still.
+ *
  * A line on the serial port says how it ended, and QEMU's exit status (isa-debug-exit).
  */
 #include <stdint.h>
@@ -24,6 +29,10 @@
 
 /* What is written to isa-debug-exit; QEMU's exit status is twice that, and one. */
 enum { NONE = 16, TWICE, FLAG, LOST, HUNG, UNABLE };
+/* AMD's counters; what is written into one, and the flags that say whether interrupts are open, and traps */
+#define COUNTER		"0xc0010004"
+#define COUNTED		0x12345
+#define OPEN_FLAGS	0x300
 
 #define DEBUG_EXIT	0xf4
 #define SERIAL		0x3f8
@@ -343,6 +352,34 @@ static void run_busy(void)
 		end(UNABLE, "the guest did not do what it is for");
 }
 
+/*
+ * Flags are loaded, which begins a block; what they follow from is another instruction then, whose operand
+ * has the bits of those that are closed.
+ */
+#define COUNTER_FLAGS(before, instruction) ({						\
+	uint64_t flags_ = 2;								\
+	uint32_t low_ = COUNTED, high_ = 0, sum_ = 0;					\
+	asm volatile("movl $" before ", %%ecx; pushq %0; popfq; addl %4, %3; " instruction "; pushfq; popq %0"	\
+		     : "+r"(flags_), "+a"(low_), "+d"(high_), "+r"(sum_) : "r"(OPEN_FLAGS) : "ecx", "memory");	\
+	value = low_;									\
+	flags_; })
+
+static void run_counter(void)
+{
+	uint32_t value;
+	uint64_t flags = COUNTER_FLAGS(COUNTER, "wrmsr");
+
+	flags |= COUNTER_FLAGS(COUNTER, "rdmsr");
+	if (value != COUNTED)
+		end(UNABLE, "there is no counter");
+	flags |= COUNTER_FLAGS("0", "rdpmc");
+	if (value != COUNTED)
+		end(UNABLE, "there is no counter");
+	if (flags & OPEN_FLAGS)
+		end(FLAG, "a counter leaves other flags");
+	runs++;
+}
+
 /* Another CPU calls it again and again: does the first one get on? */
 static void watch(void)
 {
@@ -447,7 +484,8 @@ static void first_cpu(void)
 	gate(IPI, ipi_entry);
 
 	fault = *word == 't' ? "twice" : *word == 'f' ? "flag" : *word == 'l' ? "lost" :
-		*word == 'p' ? "priority" : *word == 'b' ? "busy" : (const char *)0;
+		*word == 'p' ? "priority" : *word == 'b' ? "busy" :
+		*word == 'c' ? "counter" : (const char *)0;
 	while (*word && *word != ' ')
 		word++;
 	while (*word == ' ')
@@ -455,7 +493,7 @@ static void first_cpu(void)
 	for (; *word >= '0' && *word <= '9'; word++)
 		count = count * 10 + *word - '0';
 	if (!fault || !count)
-		end(UNABLE, "-append 'twice|flag|lost|priority|busy COUNT'");
+		end(UNABLE, "-append 'twice|flag|lost|priority|busy|counter COUNT'");
 	asm("cpuid" : "+a"(a), "+c"(c) : : "rbx", "rdx");
 	if (!(c & 4))
 		end(UNABLE, "this CPU has no SVM");
@@ -489,6 +527,8 @@ static void first_cpu(void)
 			run_priority();
 		else if (*fault == 'b')
 			run_busy();
+		else if (*fault == 'c')
+			run_counter();
 		else
 			run_lost();
 	}
