@@ -33,7 +33,9 @@ MISSES, SAMPLES = 1000, 3  # of a second in which it does something; so many of 
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-layout-probe"
 
 
-@pytest.mark.parametrize("backing", ["memfd", pytest.param("file", marks=[pytest.mark.soak, pytest.mark.soak_only])])
+@pytest.mark.soak
+@pytest.mark.soak_only
+@pytest.mark.parametrize("backing", ["memfd", "file"])
 def test_pages_of_a_guest_come_to_the_numa_node_that_their_range_is_bound_to(pair: Server, backing: str):
     """mbind of its memory's file, by another process. What it had before goes there by move_pages(2)."""
     numa, stripes = Numa(pair.zero), Stripes(MEMORY, STRIPE)
