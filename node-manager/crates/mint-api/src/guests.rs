@@ -175,10 +175,12 @@ pub struct MigrateRequest {
     /// keeps anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<u64>,
-    /// When it gets its place on the NUMA nodes of its next host; nothing: never.
+    /// When it gets its place on the NUMA nodes of its next host; nothing: before it comes, if it can have one there. If
+    /// it cannot, it goes without, and `changes` of the result say why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<LayoutWhen>,
-    /// With that: who finds it; nothing: `simple`.
+    /// Who finds it; nothing: `simple`. Alone it asks for a place before it comes, and a guest that can have none is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout_policy: Option<LayoutPolicy>,
 }

@@ -31,9 +31,8 @@ pub(crate) fn check(request: &MigrateRequest) -> Result<(), ErrorBody> {
         let text = format!("bad request: copies: want 1 to {COPIES_MAX}");
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
-    let is_placed = request.layout.is_some_and(|when| when != LayoutWhen::None);
-    if request.layout_policy.is_some() && !is_placed {
-        let text = "bad request: layout_policy is of a layout: say when it is to be found, before or after";
+    if request.layout_policy.is_some() && request.layout == Some(LayoutWhen::None) {
+        let text = "bad request: layout_policy is of a layout, and there is to be none: leave one of them out";
         return Err(ErrorBody::new(ErrorCode::BadRequest, text));
     }
     let has_streams = request.parallel.is_some() || request.compress;
@@ -98,9 +97,11 @@ mod tests {
         };
         check(&plain).unwrap();
         let policy = MigrateRequest { layout_policy: Some(LayoutPolicy::Dino), ..plain.clone() };
-        assert_eq!(check(&policy).unwrap_err().code, ErrorCode::BadRequest);
-        check(&MigrateRequest { layout: Some(LayoutWhen::After), ..policy.clone() }).unwrap();
-        check(&MigrateRequest { layout: Some(LayoutWhen::None), ..policy }).unwrap_err();
+        for layout in [None, Some(LayoutWhen::Before), Some(LayoutWhen::After)] {
+            check(&MigrateRequest { layout, ..policy.clone() }).unwrap();
+        }
+        let none = MigrateRequest { layout: Some(LayoutWhen::None), ..policy };
+        assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
         let none = MigrateRequest { parallel: Some(0), ..plain.clone() };
         assert_eq!(check(&none).unwrap_err().code, ErrorCode::BadRequest);
         // libvirt has not both

@@ -18,7 +18,8 @@ use serde_json::json;
 use crate::app::App;
 use crate::gate::Closed;
 use crate::hypervisor::{GuestFacts, Leaving};
-use crate::migrate::{depart, plan, prepare};
+use crate::migrate::{depart, prepare};
+use crate::plans::plan;
 
 /// For the end of a node to be ordered once its guests are gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
@@ -207,6 +208,7 @@ impl Places {
                 policy: None,
                 copies: None,
                 chunk_bytes: None,
+                // each gets a place where it can have one: there it stays
                 layout: None,
                 layout_policy: None,
             };

@@ -38,6 +38,7 @@ mod moves;
 mod own;
 mod pagers;
 mod pins;
+mod plans;
 mod progress;
 mod rewrite;
 mod routes;

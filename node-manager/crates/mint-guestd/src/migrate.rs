@@ -35,6 +35,7 @@ use crate::journal::{Record, Side};
 use crate::layout;
 use crate::merge;
 use crate::moves;
+use crate::plans;
 use crate::progress::words;
 use crate::servers::random_number;
 use crate::split::{self, Besides};
@@ -112,14 +113,7 @@ pub(crate) async fn prepare(
         }
         None => None,
     };
-    if request.layout == Some(LayoutWhen::Before) {
-        let policy = request.layout_policy.unwrap_or_default();
-        departure.layout = Some(layout::wish(app, &uuid, &departure, policy).await?);
-    }
-    let plan = plan(app, &departure, &to).await?;
-    if departure.layout.is_some() && plan.layout.is_none() {
-        return Err(placeless(&to));
-    }
+    let plan = plans::with_place(app, &uuid, &mut departure, &to, &request).await?;
     let is_split = departure.spread.is_some();
     if is_split {
         check_split(&plan.name, &request)?;
@@ -139,41 +133,6 @@ pub(crate) async fn prepare(
         layout: departure.layout,
         _moving: moving,
     })
-}
-
-/// The destination's plan. One that does not answer, or knows no guests, is a refusal, too.
-///
-/// # Errors
-/// With every reason why the guest cannot go there.
-pub(crate) async fn plan(
-    app: &App,
-    departure: &Departure,
-    to: &NodeView,
-) -> Result<Plan, ErrorBody> {
-    let path = format!("{}/arrivals", path_of(to.machine, to.id));
-    app.mintd.post(&path, departure).await.map_err(client_error).map_err(|error| {
-        let is_silent = matches!(
-            error.code,
-            ErrorCode::GuestdDown
-                | ErrorCode::PeerUnreachable
-                | ErrorCode::VersionMismatch
-                | ErrorCode::NotFound
-        );
-        if is_silent { ErrorBody::refused(vec![silent(to, &error)]) } else { error }
-    })
-}
-
-fn silent(node: &NodeView, error: &ErrorBody) -> Refusal {
-    let text = format!("{} does not say whether it can have guests: {error}", node.name);
-    Refusal::new(RefusalCode::PeerUnreachable, format_args!("node {}", node.name), text)
-        .hint("choose another node, or see to its mint-guestd and libvirt first")
-}
-
-fn placeless(node: &NodeView) -> ErrorBody {
-    let text = format!("{} gives guests no place before they come", node.name);
-    let refusal = Refusal::new(RefusalCode::VmTied, format_args!("node {}", node.name), text)
-        .hint("its mint-guestd is older: move the guest without a layout, --layout none");
-    ErrorBody::refused(vec![refusal])
 }
 
 fn busy(name: &str) -> ErrorBody {

@@ -32,7 +32,14 @@ pub(crate) async fn place(
         }
     }
     let policy = wish.policy;
-    let landing = find(app, wish, allowed).await?.map_err(|error| refused(&plan.name, &error))?.1;
+    let found = find(app, wish, allowed).await?.map_err(|error| refused(&plan.name, &error))?;
+    let (host, mut landing) = found;
+    let all: CpuSet =
+        host.topology.domains().iter().flat_map(|domain| domain.cpus.iter()).collect();
+    for cpus in landing.pins.iter_mut().filter(|cpus| **cpus == all) {
+        // all that there are: there may be more of them tomorrow
+        *cpus = CpuSet::default();
+    }
     plan.xml = keep_to(&plan.xml, &landing.pins).map_err(|error| bad(&error))?;
     plan.changes.extend(words(&landing));
     plan.layout = Some(Placement {
@@ -88,7 +95,7 @@ fn refused(name: &str, error: &LandingError) -> ErrorBody {
 
 /// For people.
 fn words(landing: &Landing) -> Vec<String> {
-    let each = landing.pins.iter().enumerate();
+    let each = landing.pins.iter().enumerate().filter(|(_, cpus)| !cpus.is_empty());
     let mut lines: Vec<String> =
         each.map(|(vcpu, cpus)| format!("vCPU {vcpu}: kept to CPUs {cpus}")).collect();
     let mut there = std::collections::BTreeMap::new();

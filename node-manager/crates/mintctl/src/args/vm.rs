@@ -63,8 +63,8 @@ pub enum VmCommand {
         /// be the one that it is on. `auto`: its new node has what there is room for, others the rest.
         #[arg(long, value_name = "main=SIZE,NODE=SIZE|rest,…|auto")]
         split: Option<String>,
-        /// With --split how its pager chooses what goes to other nodes: aging, clock, fifo, random, address; with
-        /// --layout who finds its place: simple, dino, asymsched, carrefour, brm
+        /// With --split how its pager chooses what goes to other nodes: aging, clock, fifo, random, address; else who
+        /// finds its place: simple, dino, asymsched, carrefour, brm
         #[arg(long, value_name = "POLICY")]
         policy: Option<String>,
         /// Nodes that have each page that its own has not: with 2 one of them may end
@@ -78,11 +78,13 @@ pub enum VmCommand {
         /// What other nodes keep of its memory stays there, and there is some
         #[arg(long, conflicts_with = "split")]
         main_only: bool,
-        /// When it gets its place on the NUMA nodes of its new node: before it comes, after, or never [default: none]
+        /// When it gets its place on the NUMA nodes of its new node: before it comes, after, or never [default: before,
+        /// if it can have one]
         ///
         /// Before: the new node finds CPUs and NUMA nodes for it by what it was measured to do, makes room there, and
         /// keeps its vCPUs and its memory to them. After: the new node measures it for ten seconds, and then arranges its
-        /// guests as `mintctl layout apply` does.
+        /// guests as `mintctl layout apply` does. Without this, and without --policy, a guest that can have no place goes
+        /// all the same, and is told why; with it, it stays where it is.
         #[arg(long, value_name = "before|after|none", conflicts_with = "split")]
         layout: Option<LayoutWhen>,
     },

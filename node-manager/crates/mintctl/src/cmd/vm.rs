@@ -160,10 +160,10 @@ fn policies(
         return policy.parse().map(|paging| (Some(paging), None)).map_err(Failure::usage);
     }
     match layout {
-        Some(LayoutWhen::Before | LayoutWhen::After) => {
-            policy.parse().map(|layout| (None, Some(layout))).map_err(Failure::usage)
+        Some(LayoutWhen::None) => {
+            Err(Failure::usage("--policy is of --split, or of --layout before or after"))
         }
-        _ => Err(Failure::usage("--policy is of --split, or of --layout before or after")),
+        _ => policy.parse().map(|layout| (None, Some(layout))).map_err(Failure::usage),
     }
 }
 
@@ -232,11 +232,13 @@ mod tests {
         };
         assert_eq!(told("clock", true, None), Ok((Some(PagingPolicy::Clock), None)));
         let before = Some(LayoutWhen::Before);
-        assert_eq!(told("dino", false, before), Ok((None, Some(LayoutPolicy::Dino))));
+        for layout in [before, None] {
+            assert_eq!(told("dino", false, layout), Ok((None, Some(LayoutPolicy::Dino))));
+        }
         for (policy, is_split, layout) in [
             ("dino", true, None),
             ("clock", false, before),
-            ("dino", false, None),
+            ("clock", false, None),
             ("dino", false, Some(LayoutWhen::None)),
         ] {
             assert_eq!(told(policy, is_split, layout), Err(()), "{policy}");
