@@ -14,16 +14,17 @@ use mint_api::{
     vm_path,
 };
 use mint_guests::arrival::Plan;
+use mint_layout::Profile;
 use mint_serve::{Failure, lines, pass_on, upgraded};
 use mint_split::ServerAddress;
 use mint_types::MachineId;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::app::{App, client_error, path_of};
-use crate::wire::{Arrived, Told, Undo, Undone};
+use crate::wire::{Arrived, Lands, Told, Undo, Undone};
 use crate::{
     arrivals, console, evacuate, hosts, import, layout, leases, memory, merge, migrate, moves, own,
     pins, shows, vacate, wide,
@@ -47,6 +48,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/vms/{vm}", get(own_one))
         .route("/v1/local/vms/{vm}/console", get(own_console))
         .route("/v1/local/vms/{vm}/layout", get(own_vm_layout))
+        .route("/v1/local/vms/{vm}/profile", get(own_profile))
         .route("/v1/local/vms/{vm}/memory", get(own_memory))
         .route("/v1/local/vms/{vm}/memory/map", get(own_map))
         .route("/v1/local/vms/{vm}/memory/leave", post(leave_memory))
@@ -61,6 +63,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/memory/expected", post(expected_memory))
         .route("/v1/local/memory/end", post(end_memory))
         .route("/v1/local/layout", get(own_layout).post(change_layout))
+        .route("/v1/local/layout/arrival", post(layout_arrival))
         .route("/v1/local/layout/started", post(layout_started))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
@@ -161,6 +164,13 @@ async fn own_vm_layout(
     Path(vm): Path<String>,
 ) -> Result<Json<VmLayout>, Failure> {
     Ok(Json(layout::one(&app, &vm).await?))
+}
+
+async fn own_profile(
+    State(app): Shared,
+    Path(uuid): Path<String>,
+) -> Result<Json<Profile>, Failure> {
+    Ok(Json(layout::profile(&app, &uuid).await?))
 }
 
 async fn change_layout(State(app): Shared, body: String) -> Result<Response, Failure> {
@@ -304,6 +314,16 @@ async fn expected_memory(State(app): Shared, body: String) -> Result<Json<Value>
     let Told { xml } = parse(&body)?;
     moves::check_expected(&app, &xml)?;
     Ok(Json(json!({})))
+}
+
+/// The same.
+async fn layout_arrival(State(app): Shared, body: String) -> Result<Json<Lands>, Failure> {
+    let Told { xml } = parse(&body)?;
+    let lands = layout::comes(&app, &xml).await.inspect_err(|error| {
+        // libvirt keeps what its hook says to itself
+        warn!(%error, "a guest gets no place before it comes");
+    });
+    Ok(Json(Lands { xml: lands? }))
 }
 
 /// The same.

@@ -12,6 +12,7 @@ mod layout_change;
 mod layout_default;
 mod layout_orders;
 mod layout_places;
+mod layout_plain;
 mod lent;
 mod linked;
 mod memory;
@@ -148,6 +149,11 @@ impl Mintd {
         let rest = uri.path().splitn(5, '/').last().unwrap();
         let node = node.rsplit('/').next().unwrap();
         let there = Client::unix(mintd.folder.join(format!("guestd{node}.sock")));
+        if let Ok(told) = std::fs::read_to_string(mintd.folder.join("profile")) {
+            if rest.ends_with("/profile") {
+                return Ok(Json(serde_json::from_str::<Value>(&told).unwrap()).into_response());
+            }
+        }
         let mut body = body;
         if rest == "arrivals" && mintd.folder.join(format!("older{node}")).exists() {
             // what its daemon says it does not know

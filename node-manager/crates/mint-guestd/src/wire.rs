@@ -71,6 +71,14 @@ pub(crate) struct Undone {
     pub why: Option<String>,
 }
 
+/// What libvirt's hook is told of a guest that comes.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Lands {
+    /// Its XML here, which is all that is to be done with it; none: as without a place.
+    #[serde(default)]
+    pub xml: Option<String>,
+}
+
 /// What libvirt's hook was told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Told {

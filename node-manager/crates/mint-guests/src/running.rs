@@ -30,6 +30,8 @@ pub struct Running {
     pub marked: Vec<VcpuPin>,
     /// Whether its memory cannot go to another NUMA node: a device of the host has it, it is locked, or of huge pages.
     pub is_fixed: bool,
+    /// Whether it is still on its way here, by a migration.
+    pub is_coming: bool,
 }
 
 /// What was read of a host's records: one that has not changed is not read again.
@@ -81,8 +83,21 @@ fn read(record: &str) -> Option<Running> {
         uuid: domain.uuid?,
         name: domain.name,
         qemu: process(record)?,
+        is_coming: is_coming(record),
         is_fixed: locked || domain.has_huge_pages || !domain.passed.is_empty(),
     })
+}
+
+/// libvirt names the job in the record until all that comes is there.
+fn is_coming(record: &str) -> bool {
+    let job = |element: &str| {
+        let mut reader = Reader::from_str(element);
+        let (Event::Start(tag) | Event::Empty(tag)) = reader.read_event().ok()? else {
+            return None;
+        };
+        Some(tag.try_get_attribute("async").ok()??.unescape_value().ok()?.into_owned())
+    };
+    element(record, &["domstatus", "job"]).and_then(job).is_some_and(|job| job == "migration in")
 }
 
 /// Of the record's first element.
@@ -141,6 +156,19 @@ mod tests {
         std::fs::write(folder.join("a.xml"), record).unwrap();
         let found = &running(root.path())[0];
         assert_eq!((found.pins.len(), found.marked.len()), (0, 1));
+    }
+
+    #[test]
+    fn guest_comes_as_long_as_its_record_names_that_job() {
+        let record =
+            |job: &str| format!("<domstatus state='paused' pid='7'>{job}{WEB}</domstatus>");
+        let is_coming = |job: &str| read(&record(job)).unwrap().is_coming;
+        // as libvirt writes it
+        assert!(is_coming("<job type='none' async='migration in' phase='prepare' flags='0x0'/>"));
+        assert!(is_coming("<job type='none' async='migration in'><temp/></job>"));
+        for job in ["", "<job type='modify'/>", "<job type='none' async='migration out'/>"] {
+            assert!(!is_coming(job), "{job}");
+        }
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<ImportRequest>()
             .lines::<VmView>(),
         get("/v1/nodes/{node}/vms/{vm}", "A guest of it", there_one).gives::<VmView>(),
+        get("/v1/nodes/{node}/vms/{vm}/profile", "What it is like, for its next node", there_one),
         get("/v1/nodes/{node}/vms/{vm}/memory", "Where its memory is", there_one)
             .gives::<VmMemory>(),
         get("/v1/nodes/{node}/vms/{vm}/memory/map", "A picture of that", there_one)
@@ -111,6 +112,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes::<ImportRequest>()
             .lines::<VmView>(),
         get("/v1/local/vms/{vm}", "A guest of it", here).gives::<VmView>(),
+        get("/v1/local/vms/{vm}/profile", "What it is like, for its next node", here),
         get("/v1/local/vms/{vm}/memory", "Where its memory is", here).gives::<VmMemory>(),
         get("/v1/local/vms/{vm}/memory/map", "A picture of that", here).gives::<VmMemoryMap>(),
         post("/v1/local/vms/{vm}/memory/leave", "A node keeps none any more", here)

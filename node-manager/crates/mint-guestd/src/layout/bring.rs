@@ -9,8 +9,8 @@ use mint_guests::arrival::{LayoutWish, Placement};
 use mint_guests::domain::Domain;
 use mint_guests::running::running;
 use mint_guests::vcpus::{RamMapping, ram};
-use mint_layout::{Bind, Plan, Relocation};
-use mint_types::CpuSet;
+use mint_layout::{Bind, Landing, Plan, Relocation, Ring};
+use mint_types::{CpuSet, LayoutPolicy};
 use tracing::{info, warn};
 
 use super::host::{Host, resident};
@@ -21,7 +21,7 @@ use super::place::find;
 use super::places::{Evicted, Making, Place};
 use super::reasons::came;
 use super::work::{Work, back, before, give_cpus, leave_moving, works};
-use crate::app::App;
+use crate::app::{App, Moving};
 use crate::memory::qemu_of;
 
 /// A guest waits so long at most for its place to be ready; what is not is relocated later, or not at all.
@@ -42,30 +42,54 @@ pub(crate) async fn make_room(
     wish.profile.check().map_err(|error| ErrorBody::from_error(ErrorCode::BadRequest, &error))?;
     let (samples, policy) = (wish.profile.vcpus.clone(), wish.policy);
     let found = find(app, wish, pins).await?;
-    let (host, landing) =
-        found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let found = found.map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
+    let (place, others, _moving) = place_of(app, found, samples, policy);
+    let place = Place { uuid: uuid.to_owned(), attempt, ..place };
+    let (making, evicted) = (place.making.clone(), place.evicted.clone());
+    if let Some(before) = app.layouts.places.put(place) {
+        give_back(app, before).await;
+    }
+    give_way(app, &others, &making).await;
+    make_way(app, evicted, making).await
+}
+
+/// A place that was found, the others that get other CPUs for it, and what keeps these from being moved meanwhile.
+pub(super) fn place_of(
+    app: &Arc<App>,
+    (host, landing): (Host, Landing),
+    samples: Vec<Ring>,
+    policy: LayoutPolicy,
+) -> (Place, Vec<Work>, Vec<Moving>) {
     let why = landing.plan.why.iter().find(|why| why.guest == landing.guest.id).cloned();
-    let making = Arc::new(Making::default());
     let evicted = evicted(&host, &landing.evictions);
     let mut others = works(&host, &Plan { relocations: Vec::new(), ..landing.plan });
-    let _moving = leave_moving(app, &mut others);
+    let moving = leave_moving(app, &mut others);
     let place = Place {
-        uuid: uuid.to_owned(),
-        attempt,
+        uuid: landing.guest.id.0.clone(),
+        attempt: None,
         guest: landing.guest,
         policy,
         why,
         binds: landing.binds,
         samples,
-        evicted: evicted.clone(),
+        evicted,
         others: before(&others),
         has_come: false,
-        making: making.clone(),
+        by_hook: None,
+        making: Arc::default(),
     };
-    if let Some(before) = app.layouts.places.put(place) {
-        give_back(app, before).await;
-    }
-    give_way(app, &others, &making).await;
+    (place, others, moving)
+}
+
+/// Memory of others goes.
+///
+/// # Errors
+/// When this daemon is at fault.
+pub(super) async fn make_way(
+    app: &Arc<App>,
+    evicted: Vec<Evicted>,
+    making: Arc<Making>,
+) -> Result<(), ErrorBody> {
     let asked = app.clone();
     app.call(move |_| {
         evict(&*asked.layouts.memory, &evicted, &making);
@@ -75,7 +99,7 @@ pub(crate) async fn make_room(
 }
 
 /// Others get the CPUs that the plan has for them: all, or none.
-async fn give_way(app: &Arc<App>, others: &[Work], making: &Making) {
+pub(super) async fn give_way(app: &Arc<App>, others: &[Work], making: &Making) {
     let _alone = making.pinning.lock().await;
     if making.is_stopped() {
         return;

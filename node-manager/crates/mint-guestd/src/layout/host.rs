@@ -11,10 +11,10 @@ use mint_guests::numa::{self, HostNuma};
 use mint_guests::residents::{Piece, Resident, bytes_there};
 use mint_guests::running::running;
 use mint_guests::vcpus::{ram, threads};
-use mint_layout::{Snapshot, Topology};
+use mint_layout::{Profile, Snapshot, Topology};
 use mint_types::{LayoutPolicy, Refusal, RefusalCode};
 
-use crate::app::App;
+use crate::app::{App, no_guest};
 
 /// What was read at a moment.
 pub(super) struct Host {
@@ -80,15 +80,6 @@ pub(crate) async fn wish(
     let domain = Domain::parse(&departure.xml)
         .map_err(|error| ErrorBody::from_error(ErrorCode::Failed, &error))?;
     let name = &domain.name;
-    let (asked, own) = (app.clone(), uuid.to_owned());
-    let found = app.call(move |_| {
-        let running = running(&asked.host.path("/")).into_iter().find(|one| one.uuid == own);
-        Ok(running.map(|running| {
-            let resident = resident(&asked, running);
-            let pieces = resident.pieces(&*asked.layouts.memory).unwrap_or_default();
-            (resident.running.is_fixed, resident.profile(&pieces))
-        }))
-    });
     let tied = |text: String| {
         let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {name}"), text)
             .hint("move it without a layout: --layout none");
@@ -97,11 +88,49 @@ pub(crate) async fn wish(
     if departure.spread.as_ref().is_some_and(|spread| spread.main_bytes < domain.memory_bytes) {
         return Err(tied(format!("vm {name} has a part of its memory on other hosts")));
     }
-    match found.await? {
+    match measured(app, uuid).await? {
         None => Err(tied(format!("vm {name} does not run here, as libvirt's records say"))),
-        Some((true, _)) => Err(tied(format!(
-            "vm {name} has a device of its host, locked memory or huge pages: it gets no place by parts"
-        ))),
+        Some((true, _)) => Err(tied(fixed(name))),
         Some((false, profile)) => Ok(LayoutWish { policy, profile }),
     }
+}
+
+fn fixed(name: &str) -> String {
+    format!(
+        "vm {name} has a device of its host, locked memory or huge pages: it gets no place by parts"
+    )
+}
+
+/// What a guest of this node is like, for a node that it comes to by plain `virsh migrate`. libvirt is not asked: it may
+/// wait for the answer.
+///
+/// # Errors
+/// When it does not run here, or its memory cannot be given a place by parts.
+pub(crate) async fn profile(app: &Arc<App>, uuid: &str) -> Result<Profile, ErrorBody> {
+    match measured(app, uuid).await? {
+        None => Err(no_guest(uuid, &format!("no guest {uuid} runs here"))),
+        Some((true, _)) => {
+            let text = fixed(uuid);
+            let refusal = Refusal::new(RefusalCode::VmTied, format_args!("vm {uuid}"), text)
+                .hint("it comes without a place");
+            Err(ErrorBody::refused(vec![refusal]))
+        }
+        Some((false, profile)) => Ok(profile),
+    }
+}
+
+/// Whether the memory of a guest that runs here stays where it is, and what the guest is like; none of another one, and of
+/// one that is about to come.
+async fn measured(app: &Arc<App>, uuid: &str) -> Result<Option<(bool, Profile)>, ErrorBody> {
+    let (asked, own) = (app.clone(), uuid.to_owned());
+    app.call(move |_| {
+        let all = running(&asked.host.path("/"));
+        let running = all.into_iter().find(|one| one.uuid == own && !one.is_coming);
+        Ok(running.map(|running| {
+            let resident = resident(&asked, running);
+            let pieces = resident.pieces(&*asked.layouts.memory).unwrap_or_default();
+            (resident.running.is_fixed, resident.profile(&pieces))
+        }))
+    })
+    .await
 }

@@ -25,21 +25,10 @@ pub(crate) async fn place(
     let bad = |error: &dyn std::error::Error| ErrorBody::from_error(ErrorCode::BadRequest, error);
     wish.profile.check().map_err(|error| bad(&error))?;
     let domain = Domain::parse(&plan.xml).map_err(|error| bad(&error))?;
-    let mut allowed = vec![CpuSet::default(); wish.profile.vcpus.len()];
-    for pin in domain.vcpu_pins {
-        if let Some(own) = usize::try_from(pin.vcpu).ok().and_then(|at| allowed.get_mut(at)) {
-            *own = pin.cpus;
-        }
-    }
+    let allowed = allowed(domain, wish.profile.vcpus.len());
     let policy = wish.policy;
     let found = find(app, wish, allowed).await?.map_err(|error| refused(&plan.name, &error))?;
-    let (host, mut landing) = found;
-    let all: CpuSet =
-        host.topology.domains().iter().flat_map(|domain| domain.cpus.iter()).collect();
-    for cpus in landing.pins.iter_mut().filter(|cpus| **cpus == all) {
-        // all that there are: there may be more of them tomorrow
-        *cpus = CpuSet::default();
-    }
+    let (_, landing) = found;
     plan.xml = keep_to(&plan.xml, &landing.pins).map_err(|error| bad(&error))?;
     plan.changes.extend(words(&landing));
     plan.layout = Some(Placement {
@@ -50,6 +39,17 @@ pub(crate) async fn place(
         gain: landing.plan.gain,
     });
     Ok(())
+}
+
+/// CPUs that a guest's owner keeps each of so many vCPUs to; none: any.
+pub(super) fn allowed(domain: Domain, vcpus: usize) -> Vec<CpuSet> {
+    let mut allowed = vec![CpuSet::default(); vcpus];
+    for pin in domain.vcpu_pins {
+        if let Some(own) = usize::try_from(pin.vcpu).ok().and_then(|at| allowed.get_mut(at)) {
+            *own = pin.cpus;
+        }
+    }
+    allowed
 }
 
 /// Finds it, among guests that run and those that have a place already.
@@ -68,10 +68,21 @@ pub(super) async fn find(
             let mut policy = policy(wish.policy);
             let (topology, limits) = (&with_room(&asked, &host.topology), Limits::default());
             let landing = land(&mut *policy, topology, &others, &wish.profile, &allowed, &limits);
-            landing.map(|landing| (host, landing))
+            landing.map(|mut landing| {
+                free_of_all(&mut landing.pins, &host.topology);
+                (host, landing)
+            })
         }))
     });
     found.await?
+}
+
+/// A vCPU that may have all CPUs that there are is kept to none: there may be more of them tomorrow.
+pub(super) fn free_of_all(pins: &mut [CpuSet], topology: &Topology) {
+    let all: CpuSet = topology.domains().iter().flat_map(|domain| domain.cpus.iter()).collect();
+    for cpus in pins.iter_mut().filter(|cpus| **cpus == all) {
+        *cpus = CpuSet::default();
+    }
 }
 
 /// The host without what QEMUs need beside their guests' memory, of any NUMA node: of one guest more than is to come.

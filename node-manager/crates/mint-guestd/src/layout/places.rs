@@ -36,6 +36,7 @@ pub(super) struct Evicted {
 #[derive(Default, Debug)]
 pub(super) struct Making {
     is_stopped: AtomicBool,
+    lands: AtomicBool,
     maker: Mutex<()>,
     /// Whoever gives others other CPUs has it.
     pub pinning: tokio::sync::Mutex<()>,
@@ -52,9 +53,36 @@ impl Making {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
+    /// Somebody brings the guest there. Gives whether nobody does already.
+    pub fn lands(&self) -> bool {
+        !self.lands.swap(true, Ordering::SeqCst)
+    }
+
     /// Alone. Blocks while room is made, or given back.
     pub fn alone(&self) -> MutexGuard<'_, ()> {
         self.maker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For the QEMU of a guest to begin once libvirt has asked its hook of it; and for a record of one that is there to be
+/// gone, seconds.
+const BEGINS_WITHIN_S: u64 = 60;
+const GONE_FOR_S: u64 = 3;
+
+/// Who owns a place of a guest whose arrival nobody writes down: libvirt's hook has asked for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct ByHook {
+    /// When its QEMU was there last, or the hook asked; seconds since 1970.
+    pub at_s: u64,
+    /// Whether its QEMU has been there.
+    pub is_there: bool,
+}
+
+impl ByHook {
+    /// Whether the guest does not come any more.
+    fn is_over(self, now_s: u64) -> bool {
+        let within_s = if self.is_there { GONE_FOR_S } else { BEGINS_WITHIN_S };
+        now_s.saturating_sub(self.at_s) > within_s
     }
 }
 
@@ -82,6 +110,9 @@ pub(super) struct Place {
     pub others: Vec<Before>,
     /// Whether it has come.
     pub has_come: bool,
+    /// Of a guest whose arrival is not written down.
+    #[serde(default)]
+    pub by_hook: Option<ByHook>,
     /// Who makes room for it.
     #[serde(skip)]
     pub making: Arc<Making>,
@@ -118,6 +149,41 @@ impl Places {
         before
     }
 
+    /// The same, unless it has one. Gives whether it had none.
+    pub(super) fn add(&self, place: Place) -> bool {
+        let mut all = self.lock();
+        let is_new = !all.contains_key(&place.uuid);
+        if is_new {
+            all.insert(place.uuid.clone(), place);
+            self.save(&all);
+        }
+        is_new
+    }
+
+    /// Places that libvirt's hook has asked for.
+    pub(super) fn of_hook(&self) -> Vec<Place> {
+        self.lock().values().filter(|place| place.by_hook.is_some()).cloned().collect()
+    }
+
+    /// Changes what is known of who owns a place of the hook's. That its QEMU is still there is not written down each time.
+    pub(super) fn of_hook_now(&self, uuid: &str, now: ByHook) {
+        let mut all = self.lock();
+        let Some(place) = all.get_mut(uuid).filter(|place| place.by_hook.is_some()) else { return };
+        let before = place.by_hook.replace(now);
+        if before.is_none_or(|before| before.is_there != now.is_there) {
+            self.save(&all);
+        }
+    }
+
+    /// A guest has been brought to the place that libvirt's hook had asked for.
+    pub(super) fn landed(&self, uuid: &str) {
+        let mut all = self.lock();
+        if all.get(uuid).is_some_and(|place| place.by_hook.is_some() && place.has_come) {
+            all.remove(uuid);
+            self.save(&all);
+        }
+    }
+
     /// A guest's place.
     pub(super) fn get(&self, uuid: &str) -> Option<Place> {
         self.lock().get(uuid).cloned()
@@ -151,14 +217,20 @@ impl Places {
         self.lock().is_empty()
     }
 
-    /// Forgets places of guests that nobody expects; gives those of guests that have not come.
-    pub(super) fn forget(&self, is_expected: impl Fn(&str, Option<u64>) -> bool) -> Vec<Place> {
+    /// Forgets places of guests that nobody expects; gives those of guests that have not come. A guest whose arrival is
+    /// written down has no place of libvirt's hook any more.
+    pub(super) fn forget(
+        &self,
+        now_s: u64,
+        is_expected: impl Fn(&str, Option<u64>) -> bool,
+    ) -> Vec<Place> {
         let mut all = self.lock();
-        let gone: Vec<String> = all
-            .values()
-            .filter(|place| !is_expected(&place.uuid, place.attempt))
-            .map(|place| place.uuid.clone())
-            .collect();
+        let is_kept = |place: &Place| {
+            let is_written = is_expected(&place.uuid, place.attempt);
+            place.by_hook.map_or(is_written, |hook| !is_written && !hook.is_over(now_s))
+        };
+        let gone: Vec<String> =
+            all.values().filter(|place| !is_kept(place)).map(|place| place.uuid.clone()).collect();
         if gone.is_empty() {
             return Vec::new();
         }

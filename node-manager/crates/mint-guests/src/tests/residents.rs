@@ -48,6 +48,7 @@ fn resident() -> Resident {
             pins: Vec::new(),
             marked: Vec::new(),
             is_fixed: false,
+            is_coming: false,
         },
         threads: vec![thread(0, 6), thread(1, 2)],
         ram: Some(RamMapping { address: ADDRESS, bytes: 9 * MIB, offset: MIB, is_file: true }),
