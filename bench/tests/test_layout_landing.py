@@ -205,3 +205,23 @@ def test_guests_are_arranged_anew_and_as_they_were(pair: Server):
         pair.mintctl("layout", "undo")
         assert off(numa, guest, before, 1) < FEW
         guest.compares()
+
+
+def test_plain_virsh_migrate_gets_a_place(pair: Server):
+    """Without mintctl's plan: libvirt's hook on node 0 asks for a place, which keeps a guest's vCPU that nobody has pinned
+    near to where its memory comes."""
+    with Guest(pair.one, "plain") as here, Guest(pair.zero, "plain") as landed:
+        start(here, BUSY)
+        here.compares()
+        pair.one.run("virsh migrate --live --p2p --tls --undefinesource --persistent plain qemu+tls://node0/system", LIMIT_S)
+
+        def reason() -> dict:
+            """Once it was brought there."""
+            return pair.mintctl("layout", "explain", "plain").get("reason") or {}
+
+        wait_until("it is at its place", reason, LIMIT_S)
+        assert reason()["before_it_came"] and reason()["policy"] == "simple", reason()
+        (shown,) = [vm for vm in pair.mintctl("layout", "show")["vms"] if vm["name"] == "plain"]
+        assert shown["vcpus"][0]["kept_by"] == "layout", shown
+        assert shown["near_bytes"] > 80 * MIB, shown
+        landed.compares()
