@@ -22,13 +22,18 @@ pub(super) async fn tend(app: &Arc<App>) {
         mint_guests::running::running(&root).into_iter().map(|one| one.uuid).collect();
     let comes = |uuid: &str| app.journal.get(Side::Arrival, uuid).is_some();
     let runs = |uuid: &str| running.iter().any(|one| one == uuid);
-    for (uuid, policy) in app.layouts.later.due(Instant::now(), comes, runs) {
-        let app = app.clone();
+    for turn in app.layouts.later.due(Instant::now(), comes, runs) {
+        let (app, uuid) = (app.clone(), turn.uuid.clone());
         // the next second's samples do not wait for it
         tokio::spawn(async move {
-            let request = LayoutRequest { policy, ..LayoutRequest::default() };
+            let request = LayoutRequest { policy: turn.policy, ..LayoutRequest::default() };
             match change(&app, &request, None).await {
-                Ok(done) => info!(uuid, guests = done.vms.len(), "arranged after a guest has come"),
+                Ok(done) => {
+                    info!(uuid, guests = done.vms.len(), "arranged after a guest has come");
+                    if done.vms.iter().all(|vm| vm.left_alone.is_some()) {
+                        app.layouts.later.again(turn);
+                    }
+                }
                 Err(error) => warn!(uuid, %error, "a guest that has come stays where it is"),
             }
         });
