@@ -7,6 +7,7 @@
 //! No threads and no locks; a [`Device`] may be used from several threads, as
 //! the kernel serialises what has to be.
 
+mod bound;
 mod convert;
 mod deadline;
 mod device;
@@ -25,6 +26,7 @@ mod shared;
 pub mod uapi;
 mod written;
 
+pub use bound::{BoundMemory, run_on};
 pub use device::{ConsoleChunk, Device, Event, KillReport};
 pub use error::{MoveFailure, SysError, errno_name};
 pub use faults::{Faults, MemoryEvent, Watch};

@@ -37,14 +37,8 @@ pub enum PageAt {
 /// # Errors
 /// When there is no such NUMA node, the range is none, or the kernel has no memory policies.
 pub fn prefer(file: &File, offset: u64, bytes: NonZero<u64>, numa: u32) -> io::Result<()> {
-    if numa >= NUMA_MAX {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
     let length = usize::try_from(bytes.get()).map_err(io::Error::other)?;
-    let mut mask = [0_u64; (NUMA_MAX / WORD) as usize];
-    if let Some(word) = usize::try_from(numa / WORD).ok().and_then(|at| mask.get_mut(at)) {
-        *word = 1 << (numa % WORD);
-    }
+    let mask = mask(numa)?;
     let memory = map(file, offset, length, libc::PROT_NONE)?;
     // SAFETY: the range was just mapped, and `mask` has as many bits as are told and one more,
     // as the kernel's own manual wants it; both outlive the call.
@@ -64,6 +58,38 @@ pub fn prefer(file: &File, offset: u64, bytes: NonZero<u64>, numa: u32) -> io::R
     let unmapped = unsafe { libc::munmap(memory, length) };
     debug_assert_eq!(unmapped, 0, "what was mapped is unmapped");
     result
+}
+
+/// Pages of a range of this process's memory that are not there yet come from a NUMA node, or not at all.
+///
+/// # Errors
+/// When there is no such NUMA node, or the kernel has no memory policies.
+///
+/// # Safety
+/// The range is mapped, and nobody else's: a page that is missing there ends whoever touches it.
+pub(crate) unsafe fn bind(memory: *mut libc::c_void, length: usize, numa: u32) -> io::Result<()> {
+    let mask = mask(numa)?;
+    // SAFETY: the caller's range, and a mask of as many bits as are told and more; both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            memory,
+            length,
+            libc::MPOL_BIND,
+            mask.as_ptr(),
+            u64::from(NUMA_MAX),
+            0,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A mask of one NUMA node.
+fn mask(numa: u32) -> io::Result<[u64; (NUMA_MAX / WORD) as usize]> {
+    let mut mask = [0_u64; (NUMA_MAX / WORD) as usize];
+    let word = usize::try_from(numa / WORD).ok().and_then(|at| mask.get_mut(at));
+    *word.ok_or(io::ErrorKind::InvalidInput)? = 1 << (numa % WORD);
+    Ok(mask)
 }
 
 /// Maps a range of a file for all who have it, at an address of the kernel's choice.
