@@ -3,7 +3,7 @@
 //! Numbers of NUMA nodes are the machine's, on every node of it, and may have gaps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mint_layout::{NumaId, NumaNode, Topology, TopologyError};
 use mint_types::CpuSet;
@@ -22,6 +22,15 @@ pub struct HostNuma {
     pub distances: Vec<u32>,
     /// Memory that processes may have: what is free, and what files are cached in that were not used for some time.
     pub free_bytes: u64,
+    /// Whether it has memory at all.
+    pub has_memory: bool,
+}
+
+impl HostNuma {
+    /// The CPU that stands for its CPUs: the last one, as the first ones have most interrupts. None: memory alone.
+    pub fn last_cpu(&self) -> Option<u32> {
+        self.caches.iter().flat_map(CpuSet::iter).max()
+    }
 }
 
 /// All of them, in the order of numbers; `root` is `/`, or a folder with a copy of the files in tests. None of a
@@ -31,11 +40,13 @@ pub fn read(root: &Path) -> Vec<HostNuma> {
     let node = |(id, own): (NumaId, CpuSet)| {
         let folder = folder(id);
         let distances = read(&format!("{folder}/distance"));
+        let meminfo = read(&format!("{folder}/meminfo"));
         HostNuma {
             id,
             caches: caches(root, &own),
             distances: distances.split_whitespace().filter_map(|far| far.parse().ok()).collect(),
-            free_bytes: free_bytes(&read(&format!("{folder}/meminfo"))),
+            free_bytes: free_bytes(&meminfo),
+            has_memory: kib(&meminfo, " MemTotal:") + kib(&meminfo, " MemFree:") > 0,
         }
     };
     cpus(root).into_iter().map(node).collect()
@@ -79,25 +90,39 @@ fn caches(root: &Path, cpus: &CpuSet) -> Vec<CpuSet> {
 }
 
 fn last_level(root: &Path, cpu: u32) -> Option<CpuSet> {
+    text(&last_index(root, cpu)?, "shared_cpu_list")?.trim().parse().ok()
+}
+
+/// How large the last-level cache of a CPU is, in bytes. None where sysfs does not say.
+pub fn cache_bytes(root: &Path, cpu: u32) -> Option<u64> {
+    let size = text(&last_index(root, cpu)?, "size")?;
+    size.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The folder of a CPU's last-level cache.
+fn last_index(root: &Path, cpu: u32) -> Option<PathBuf> {
     let folder = root.join(format!("sys/devices/system/cpu/cpu{cpu}/cache"));
     let indexes = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let text = |path: &Path, name: &str| std::fs::read_to_string(path.join(name)).ok();
     let level = |path: &Path| text(path, "level")?.trim().parse::<u32>().ok();
-    let last = indexes.filter_map(|path| Some((level(&path)?, path))).max()?.1;
-    text(&last, "shared_cpu_list")?.trim().parse().ok()
+    Some(indexes.filter_map(|path| Some((level(&path)?, path))).max()?.1)
+}
+
+fn text(folder: &Path, name: &str) -> Option<String> {
+    std::fs::read_to_string(folder.join(name)).ok()
 }
 
 /// Of a NUMA node's meminfo.
 fn free_bytes(meminfo: &str) -> u64 {
-    let kib = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.split_once(name));
-        let number = line.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok());
-        number.unwrap_or(0)
-    };
     // of what files are cached in, what nobody has used for some time: the rest would come back
-    let free = kib(" MemFree:") + kib(" Inactive(file):");
+    let free = kib(meminfo, " MemFree:") + kib(meminfo, " Inactive(file):");
     // the kernel keeps some of it for itself
-    free.saturating_sub(kib(" MemTotal:") / KEPT).saturating_mul(1024)
+    free.saturating_sub(kib(meminfo, " MemTotal:") / KEPT).saturating_mul(1024)
+}
+
+fn kib(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.split_once(name));
+    let number = line.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0)
 }
 
 /// The topology for guests that have so much of each NUMA node.

@@ -69,6 +69,9 @@ pub enum TopologyError {
     /// Not as many bandwidths as nodes, or one that is none.
     #[error("{0}: the bandwidths {1:?} do not fit")]
     Bandwidths(NumaId, Vec<u32>),
+    /// Not as many latencies as nodes, or one that is none.
+    #[error("{0}: the latencies do not fit")]
+    Latencies(NumaId),
     /// It is in two caches.
     #[error("CPU {0} has two last-level caches")]
     Cpu(u32),
@@ -79,9 +82,17 @@ pub enum TopologyError {
 
 /// Of a node to itself (ACPI 6.5, 5.2.17).
 const LOCAL: u32 = 10;
+/// The largest that means a distance (there): 255 is that nobody gets there.
+const FAR_MAX: u32 = 254;
 /// What CPUs are taken to read from memory of their own node where nobody has told, millions of bytes a second: a
 /// controller of two channels.
 const LOCAL_MB_S: u32 = 20_000;
+
+/// As distances are written; what is below that of itself, or beyond all tables, is brought into bounds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "is within bounds")]
+fn tenths(ratio: f64) -> u32 {
+    (ratio * f64::from(LOCAL)).round().clamp(f64::from(LOCAL), f64::from(FAR_MAX)) as u32
+}
 
 impl Topology {
     /// Of NUMA nodes in any order.
@@ -129,6 +140,37 @@ impl Topology {
             }
         }
         Ok(Self { bandwidths_mb_s: Some(bandwidths_mb_s), ..self })
+    }
+
+    /// The same with nodes that are as far as was measured: one whose memory comes after twice as long as a node's own
+    /// is twice as far from that. Nothing is nearer than a node's own. What was not measured, and what a node
+    /// without memory of its own is far from, stays as it is.
+    ///
+    /// # Arguments
+    /// * `latencies_ns` - of each node's CPUs, in the nodes' order: nanoseconds until memory of each node comes. None: a
+    ///   node without CPUs, or without memory.
+    ///
+    /// # Errors
+    /// With the first node of which they do not fit.
+    pub fn with_latencies(
+        mut self,
+        latencies_ns: &[Vec<Option<f64>>],
+    ) -> Result<Self, TopologyError> {
+        let count = self.nodes.len();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let row = latencies_ns.get(at).filter(|row| row.len() == count);
+            let row = row.ok_or(TopologyError::Latencies(node.id))?;
+            if row.iter().flatten().any(|ns| !ns.is_finite() || *ns <= 0.0) {
+                return Err(TopologyError::Latencies(node.id));
+            }
+            let Some(own_ns) = row[at] else { continue };
+            for (distance, ns) in node.distances.iter_mut().zip(row) {
+                if let Some(ns) = ns {
+                    *distance = tenths(ns / own_ns);
+                }
+            }
+        }
+        Ok(self)
     }
 
     /// The NUMA nodes.

@@ -21,6 +21,8 @@ fn tree() -> tempfile::TempDir {
          Node 1 Inactive(file):   208 kB\nNode 1 Inactive(anon):    90 kB\n",
     );
     put("node/node4/meminfo", "Node 4 MemTotal:       0 kB\nNode 4 MemFree:        0 kB\n");
+    put("cpu/cpu2/cache/index0/size", "32K\n");
+    put("cpu/cpu2/cache/index3/size", "16384K\n");
     for (cpu, shared) in [(2, "2-3"), (3, "2-3"), (4, "4,9")] {
         put(&format!("cpu/cpu{cpu}/cache/index0/level"), "1\n");
         put(&format!("cpu/cpu{cpu}/cache/index0/shared_cpu_list"), "0-9\n");
@@ -41,6 +43,16 @@ fn nodes_are_told_with_their_caches_and_what_is_free() {
     // nothing says who shares a cache
     assert_eq!(host[1].caches, ["5".parse().unwrap()]);
     assert_eq!((host[1].distances.as_slice(), host[1].free_bytes), (&[21, 10][..], 0));
+    assert_eq!((host[0].has_memory, host[1].has_memory), (true, false));
+    assert_eq!((host[0].last_cpu(), host[1].last_cpu()), (Some(4), Some(5)));
+}
+
+#[test]
+fn last_level_cache_is_as_large_as_the_kernel_says() {
+    let tree = tree();
+    assert_eq!(cache_bytes(tree.path(), 2), Some(16 << 20));
+    // it says nothing of the size, and of the cache
+    assert_eq!((cache_bytes(tree.path(), 3), cache_bytes(tree.path(), 5)), (None, None));
 }
 
 #[test]

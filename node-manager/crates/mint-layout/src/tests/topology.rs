@@ -61,3 +61,36 @@ fn bandwidths_that_nobody_tells_follow_from_distances() {
         assert_eq!(error, TopologyError::Bandwidths(NumaId(1), row));
     }
 }
+
+#[test]
+fn nodes_are_as_far_as_was_measured_and_none_is_nearer_than_its_own() {
+    let nodes = vec![
+        node(0, &["0"], &[10, 40, 40]),
+        node(1, &["1"], &[25, 10, 40]),
+        // memory alone, and CPUs alone
+        node(2, &[], &[33, 33, 10]),
+    ];
+    let host = Topology::new(nodes).unwrap();
+    let row = |ns: [f64; 3]| ns.map(|ns| (ns > 0.0).then_some(ns)).to_vec();
+    let far = |rows: [[f64; 3]; 3]| {
+        let far = host.clone().with_latencies(&rows.map(row)).unwrap();
+        far.nodes().iter().map(|node| node.distances.clone()).collect::<Vec<_>>()
+    };
+    let measured = far([[80.0, 164.0, 96.4], [70.0, 100.0, 1e9], [0.0; 3]]);
+    assert_eq!(measured, [vec![10, 21, 12], vec![10, 10, 254], vec![33, 33, 10]]);
+    // of what its own would be nobody knows, nor of how far the first one is
+    let part = far([[80.0, 0.0, 160.0], [70.0, 0.0, 90.0], [0.0; 3]]);
+    assert_eq!(part, [vec![10, 40, 20], vec![25, 10, 40], vec![33, 33, 10]]);
+    let good = row([80.0, 90.0, 90.0]);
+    for bad in [vec![], vec![Some(1.0); 2], vec![Some(1.0); 4]] {
+        let error = host.clone().with_latencies(&[good.clone(), bad]).unwrap_err();
+        assert_eq!(error, TopologyError::Latencies(NumaId(1)));
+    }
+    let short = host.clone().with_latencies(std::slice::from_ref(&good)).unwrap_err();
+    assert_eq!(short, TopologyError::Latencies(NumaId(1)));
+    for bad in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let rows = [good.clone(), vec![Some(80.0), Some(bad), None], good.clone()];
+        let error = host.clone().with_latencies(&rows).unwrap_err();
+        assert_eq!(error, TopologyError::Latencies(NumaId(1)), "{bad}");
+    }
+}
