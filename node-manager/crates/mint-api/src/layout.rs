@@ -20,6 +20,64 @@ pub struct NodeLayout {
     /// When what can be undone was done, seconds since 1970; nothing if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_from_s: Option<u64>,
+    /// What plans take distances and bandwidths from; nothing: they go by the kernel's table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<NumaMeasured>,
+}
+
+/// How long CPUs wait for memory of each NUMA node, and how fast they read it, as it was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NumaMeasured {
+    /// When, seconds since 1970.
+    pub at_s: u64,
+    /// The CPU, as /proc/cpuinfo has it.
+    pub cpu_model: String,
+    /// NUMA nodes that the node had, by the machine's numbers.
+    pub numas: Vec<u32>,
+    /// Each NUMA node with CPUs, and each with memory.
+    pub pairs: Vec<NumaPair>,
+}
+
+/// CPUs of a NUMA node read memory of one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NumaPair {
+    /// Number of that whose CPU read.
+    pub cpus_of: u32,
+    /// Number of that whose memory was read.
+    pub memory_of: u32,
+    /// The CPU that read.
+    pub cpu: u32,
+    /// How much was read again and again.
+    pub buffer_bytes: u64,
+    /// Whether caches may have answered instead of memory: the buffer is not several times as large as the last one.
+    pub may_be_cached: bool,
+    /// From one load to the next that needs its result, nanoseconds.
+    pub latency_ns: f64,
+    /// What one CPU read in sequence, millions of bytes a second.
+    pub read_mb_s: u32,
+}
+
+/// A node is to measure memory of its NUMA nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeasureRequest {
+    /// Of each NUMA node read so many MiB; nothing: several times what the last-level caches have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mib: Option<u32>,
+    /// Measure nothing, and forget what was measured.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forget: bool,
+}
+
+/// What plans of a node go by from now on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MeasureResult {
+    /// Id of the node.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// What was measured; nothing: it was forgotten, and plans go by the kernel's table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<NumaMeasured>,
 }
 
 /// A NUMA node, as the kernel of an OS node has it.
@@ -34,7 +92,8 @@ pub struct NumaView {
     pub free_bytes: u64,
     /// Memory that guests have.
     pub guests_bytes: u64,
-    /// How far it is to the memory of each NUMA node, in their order, by the kernel's table: 10 is its own.
+    /// How far it is to the memory of each NUMA node, in their order, as plans have it: 10 is its own. The kernel's
+    /// table, or [what was measured](NodeLayout::measured).
     pub distances: Vec<u32>,
 }
 

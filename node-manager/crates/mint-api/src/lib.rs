@@ -39,8 +39,9 @@ pub use guests::{
     SilentNode, UPLOAD_FOLDER, VmList, VmPins, VmVerb, VmView, vm_path,
 };
 pub use layout::{
-    KeptBy, LayoutReason, LayoutRequest, LayoutResult, MemoryGoes, NodeLayout, NumaMemory,
-    NumaView, VcpuChange, VcpuLayout, VcpuSample, VmLayout, VmLayoutChange,
+    KeptBy, LayoutReason, LayoutRequest, LayoutResult, MeasureRequest, MeasureResult, MemoryGoes,
+    NodeLayout, NumaMeasured, NumaMemory, NumaPair, NumaView, VcpuChange, VcpuLayout, VcpuSample,
+    VmLayout, VmLayoutChange,
 };
 pub use machine::{
     Link, LinkRequest, LinkView, LinkedNode, Links, MachineIntroduction, MachineNews, MachineView,

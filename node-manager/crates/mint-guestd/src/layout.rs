@@ -16,7 +16,10 @@ mod host;
 mod kept;
 pub(crate) mod known;
 mod later;
+mod measure;
+mod measured;
 mod memory;
+mod meter;
 mod pages;
 mod place;
 mod places;
@@ -40,8 +43,11 @@ use crate::journal::Side;
 pub(crate) use bring::{landed, make_room, started, view};
 pub(crate) use change::change;
 pub(crate) use host::{profile, wish};
+pub(crate) use measure::measure;
 #[cfg(test)]
 pub(crate) use memory::Memory;
+#[cfg(test)]
+pub(crate) use meter::{Buffer, Meter, Timed};
 pub(crate) use place::place;
 pub(crate) use plain::comes;
 pub(crate) use show::{all, one};

@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use mint_api::{
     ErrorBody, ErrorCode, EvacuateRequest, ImportRequest, KeptGone, LayoutRequest, Line,
-    MigrateRequest, NodeKeeps, NodeLayout, VmLayout, VmList, VmMemory, VmMemoryMap, VmVerb, VmView,
-    vm_path,
+    MeasureRequest, MeasureResult, MigrateRequest, NodeKeeps, NodeLayout, VmLayout, VmList,
+    VmMemory, VmMemoryMap, VmVerb, VmView, vm_path,
 };
 use mint_guests::arrival::Plan;
 use mint_layout::Profile;
@@ -64,6 +64,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/local/memory/end", post(end_memory))
         .route("/v1/local/layout", get(own_layout).post(change_layout))
         .route("/v1/local/layout/arrival", post(layout_arrival))
+        .route("/v1/local/layout/measure", post(measure))
         .route("/v1/local/layout/started", post(layout_started))
         .route("/v1/local/arrivals", post(consider))
         .route("/v1/local/arrivals/{vm}", get(arrived))
@@ -179,6 +180,13 @@ async fn change_layout(State(app): Shared, body: String) -> Result<Response, Fai
         let done = layout::change(&app, &request, Some(&lines)).await;
         lines.send(&done.map_or_else(Line::Error, |done| Line::Result(json!(done)))).await;
     }))
+}
+
+async fn measure(State(app): Shared, body: String) -> Result<Json<MeasureResult>, Failure> {
+    let request: MeasureRequest = parse(if body.is_empty() { "{}" } else { &body })?;
+    // whoever hangs up leaves it to the end: nobody may begin another one meanwhile
+    let measuring = tokio::spawn(async move { layout::measure(&app, request).await });
+    Ok(Json(measuring.await.map_err(|fault| ErrorBody::from_error(ErrorCode::Failed, &fault))??))
 }
 
 async fn own_all(State(app): Shared) -> Result<Json<VmList>, Failure> {

@@ -10,6 +10,7 @@ mod import;
 pub(crate) mod layout;
 mod layout_change;
 mod layout_default;
+mod layout_measure;
 mod layout_orders;
 mod layout_places;
 mod layout_plain;
@@ -183,7 +184,7 @@ fn daemon(
         hypervisor,
         mintd: Client::unix(folder.join(format!("mintd{id}.sock"))),
         store: Client::unix(folder.join(format!("store{id}.sock"))),
-        layouts: Layouts::with(&host, table, counted),
+        layouts: Layouts::with(&host, table.clone(), counted, table),
         host,
         journal: Journal::below(&root.join("guests")),
         moving: Mutex::default(),

@@ -13,8 +13,9 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use mint_api::{
     Client, ErrorBody, ErrorCode, EvacuateRequest, EvacuateResult, HostLeaves, ImportRequest,
-    KeptGone, LayoutRequest, LayoutResult, MigrateRequest, MigrateResult, NodeKeeps, NodeLayout,
-    PinRequest, VmLayout, VmList, VmMemory, VmMemoryMap, VmView,
+    KeptGone, LayoutRequest, LayoutResult, MeasureRequest, MeasureResult, MigrateRequest,
+    MigrateResult, NodeKeeps, NodeLayout, PinRequest, VmLayout, VmList, VmMemory, VmMemoryMap,
+    VmView,
 };
 use mint_serve::{Failure, pass_on, upgraded};
 use tokio::time::timeout;
@@ -59,6 +60,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/nodes/{node}/layout", "Arrange them anew, or as they were", layout)
             .takes::<LayoutRequest>()
             .lines::<LayoutResult>(),
+        post("/v1/nodes/{node}/layout/measure", "Measure memory of its NUMA nodes", there)
+            .takes::<MeasureRequest>()
+            .gives::<MeasureResult>(),
         get("/v1/nodes/{node}/vms/{vm}/layout", "Where it is on NUMA nodes, and why", there_one)
             .gives::<VmLayout>(),
         get("/v1/nodes/{node}/vms", "Guests of a node", there).gives::<VmList>(),
@@ -105,6 +109,9 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/local/layout", "Arrange them anew, or as they were", here)
             .takes::<LayoutRequest>()
             .lines::<LayoutResult>(),
+        post("/v1/local/layout/measure", "Measure memory of this node's NUMA nodes", here)
+            .takes::<MeasureRequest>()
+            .gives::<MeasureResult>(),
         get("/v1/local/vms/{vm}/layout", "Where it is on NUMA nodes, and why", here)
             .gives::<VmLayout>(),
         get("/v1/local/vms", "Guests of this node", here).gives::<VmList>(),

@@ -37,7 +37,7 @@ pub(crate) async fn change(
         let refusal = Refusal::new(
             RefusalCode::VmBusy,
             format_args!("layout of node {here}"),
-            "guests are arranged anew already",
+            "guests are arranged anew, or NUMA nodes measured, already",
         );
         return Err(ErrorBody::refused(vec![refusal.hint("try again: mintctl operation list")]));
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this daemon writes down for the next one of this boot.
+//! What this daemon writes down for the next one.
 
 use std::io::Write;
 use std::path::Path;
@@ -27,6 +27,8 @@ pub(super) fn write<T: Serialize>(path: &Path, what: &T) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&serde_json::to_vec(what)?)?;
+    // on a disk a file that is named so could be empty after a loss of power
+    file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
 }

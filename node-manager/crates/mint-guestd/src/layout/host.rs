@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mint_api::{ErrorBody, ErrorCode};
+use mint_api::{ErrorBody, ErrorCode, NumaMeasured};
 use mint_guests::arrival::{Departure, LayoutWish};
 use mint_guests::domain::Domain;
 use mint_guests::numa::{self, HostNuma};
@@ -14,12 +14,15 @@ use mint_guests::vcpus::{ram, threads};
 use mint_layout::{Profile, Snapshot, Topology};
 use mint_types::{LayoutPolicy, Refusal, RefusalCode};
 
+use super::measured::{FILE, cpu_model, with_measured};
 use crate::app::{App, no_guest};
 
 /// What was read at a moment.
 pub(super) struct Host {
     pub numa: Vec<HostNuma>,
     pub topology: Topology,
+    /// What its distances and bandwidths are from, if it is not the kernel's table.
+    pub measured: Option<NumaMeasured>,
     pub residents: Vec<(Resident, Vec<Piece>)>,
 }
 
@@ -43,7 +46,11 @@ impl Host {
             ErrorBody::from_error(ErrorCode::Failed, &error)
                 .hint("the files are /sys/devices/system/node/node*")
         })?;
-        Ok(Self { numa, topology, residents })
+        let cpu = cpu_model(&root);
+        let host = (numa.as_slice(), cpu.as_str());
+        let (topology, measured) =
+            with_measured(&app.host.path(FILE), &app.layouts.told, host, topology);
+        Ok(Self { numa, topology, measured, residents })
     }
 
     /// The guests that run.

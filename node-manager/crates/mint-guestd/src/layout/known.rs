@@ -9,7 +9,9 @@ use mint_layout::{Allowed, GuardLimits, Guards, Plan, Snapshot, Topology};
 
 use super::counters::Perf;
 use super::later::Later;
+use super::measured::Told;
 use super::memory::{Kernel, Memory};
+use super::meter::Meter;
 use super::places::Places;
 use super::samples::Samples;
 use crate::facts::HostFiles;
@@ -27,7 +29,11 @@ pub(crate) struct Layouts {
     /// How much of a plan may be done.
     guards: Mutex<Guards>,
     began: Instant,
-    /// Whoever arranges guests anew has it.
+    /// Who reads memory of NUMA nodes by the clock.
+    pub(super) meter: Arc<dyn Meter>,
+    /// Whether what was measured is of no use.
+    pub(super) told: Told,
+    /// Whoever arranges guests anew, or measures NUMA nodes, has it.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Whoever changes what is written down has it.
     pub(super) keeping: Mutex<()>,
@@ -36,15 +42,22 @@ pub(crate) struct Layouts {
 impl Layouts {
     /// Of this node's kernel.
     pub fn of_node(host: &HostFiles) -> Self {
-        Self::with(host, Arc::new(Kernel), Arc::new(Perf))
+        Self::with(host, Arc::new(Kernel), Arc::new(Perf), Arc::new(Kernel))
     }
 
-    /// Whose pages somebody else sees to, and counts its vCPUs. What the daemon before has written down is known.
-    pub fn with(host: &HostFiles, memory: Arc<dyn Memory>, counters: Arc<dyn Counters>) -> Self {
+    /// Whose pages somebody else sees to, counts its vCPUs, and reads its memory. What the daemon before has written down is known.
+    pub fn with(
+        host: &HostFiles,
+        memory: Arc<dyn Memory>,
+        counters: Arc<dyn Counters>,
+        meter: Arc<dyn Meter>,
+    ) -> Self {
         Self {
             samples: Samples::new(counters),
             places: Places::of_file(host.path(PLACES)),
             memory,
+            meter,
+            told: Told::default(),
             later: Later::default(),
             guards: Mutex::new(Guards::new(GuardLimits::default())),
             began: Instant::now(),

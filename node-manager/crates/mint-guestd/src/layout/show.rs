@@ -30,9 +30,10 @@ pub(crate) async fn all(app: &Arc<App>) -> Result<NodeLayout, ErrorBody> {
     Ok(NodeLayout {
         node: here.id,
         node_name: here.name,
-        numa: host.numa.iter().map(|one| numa(one, &host)).collect(),
+        numa: numas(&host),
         vms: host.residents.iter().map(|one| vm(one, &host.topology, &kept)).collect(),
         undo_from_s: kept.undo.filter(|undo| is_any_there(undo, &host)).map(|undo| undo.at_s),
+        measured: host.measured,
     })
 }
 
@@ -57,15 +58,16 @@ pub(crate) async fn one(app: &Arc<App>, reference: &str) -> Result<VmLayout, Err
     })
 }
 
-fn numa(one: &mint_guests::numa::HostNuma, host: &Host) -> NumaView {
+fn numas(host: &Host) -> Vec<NumaView> {
     let there = bytes_there(host.residents.iter().flat_map(|(_, pieces)| pieces));
-    NumaView {
+    let each = host.numa.iter().zip(host.topology.nodes()).map(|(one, known)| NumaView {
         numa: one.id.0,
         caches: one.caches.clone(),
         free_bytes: one.free_bytes,
         guests_bytes: there.get(&one.id).copied().unwrap_or(0),
-        distances: one.distances.clone(),
-    }
+        distances: known.distances.clone(),
+    });
+    each.collect()
 }
 
 fn vm((resident, pieces): &(Resident, Vec<Piece>), topology: &Topology, kept: &Kept) -> VmLayout {

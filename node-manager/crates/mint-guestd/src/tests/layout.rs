@@ -6,13 +6,14 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mint_guests::counters::{Counters, Group, OpenError, Totals};
 use mint_guests::cpu_events::Event;
 use mint_guests::residents::Pages;
 use mint_layout::NumaId;
 
-use crate::layout::Memory;
+use crate::layout::{Buffer, Memory, Meter, Timed};
 
 pub(crate) const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -31,6 +32,10 @@ pub(crate) struct Table {
     pub at_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// What is to come to which: file, offset and bytes in MiB, NUMA node.
     pub preferred: Mutex<Vec<(PathBuf, u64, u64, u32)>>,
+    /// How CPUs read memory of NUMA nodes: a CPU and a NUMA node, nanoseconds and MB/s.
+    pub reads: Mutex<BTreeMap<(u32, u32), (f64, f64)>>,
+    /// What happens once, when somebody is about to have memory.
+    pub at_buffer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Table {
@@ -91,6 +96,24 @@ impl Memory for Table {
         let told = (file.to_owned(), offset / MIB, bytes / MIB, numa.0);
         self.preferred.lock().unwrap().push(told);
         Ok(())
+    }
+}
+
+struct Reads(u32, BTreeMap<(u32, u32), (f64, f64)>);
+
+impl Meter for Table {
+    fn buffer(&self, numa: NumaId, _: u64) -> io::Result<Box<dyn Buffer>> {
+        let happens = self.at_buffer.lock().unwrap().take();
+        happens.into_iter().for_each(|happens| happens());
+        Ok(Box::new(Reads(numa.0, self.reads.lock().unwrap().clone())))
+    }
+}
+
+impl Buffer for Reads {
+    fn read(&mut self, cpu: u32, _: Duration) -> io::Result<Timed> {
+        let (latency_ns, read_mb_s) =
+            *self.1.get(&(cpu, self.0)).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Timed { latency_ns, read_mb_s })
     }
 }
 

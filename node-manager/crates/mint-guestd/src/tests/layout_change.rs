@@ -15,13 +15,13 @@ const COLD: u32 = 80;
 const HOT_PLAN: [&str; 2] = ["hot: <layout pins='0:0-1 0:1'/>", "cold: <layout pins='0:0-1 0:0'/>"];
 
 impl Machine {
-    fn its_root(&self) -> PathBuf {
+    pub fn its_root(&self) -> PathBuf {
         self.folder.path().join("root2")
     }
 
     /// On node 2 hot runs all the time on CPU 0 and has so many MiB of the second NUMA node, cold is idle on CPU 1 and
     /// has 12 MiB of the first one, which has 2 MiB free.
-    fn astray(&self, hot: &str, mib: u64) {
+    pub fn astray(&self, hot: &str, mib: u64) {
         let began = Instant::now();
         numa(&self.its_root(), [2, 30]);
         self.fakes[1].define("hot", true, hot);
@@ -36,12 +36,12 @@ impl Machine {
         self.tables[1].put(COLD, 0..12, 0);
     }
 
-    async fn arranged(&self, request: Value) -> Result<LayoutResult, ErrorBody> {
+    pub async fn arranged(&self, request: Value) -> Result<LayoutResult, ErrorBody> {
         let guestd = Client::unix(self.folder.path().join("guestd2.sock"));
         guestd.operate("/v1/local/layout", &request, |_: &str| ()).await.map_err(body)
     }
 
-    async fn layout(&self) -> NodeLayout {
+    pub async fn layout(&self) -> NodeLayout {
         let guestd = Client::unix(self.folder.path().join("guestd2.sock"));
         guestd.get("/v1/local/layout").await.unwrap()
     }

@@ -110,6 +110,7 @@ mod tests {
                 reason: None,
             }],
             undo_from_s: None,
+            measured: None,
         };
         let text = picture(&layout);
         let bars: Vec<&str> = text.lines().filter(|line| line.contains("<title>")).collect();

@@ -301,6 +301,7 @@ mod tests {
             }],
             vms: vec![vm()],
             undo_from_s: Some(0),
+            measured: None,
         };
         let text = shown(&layout);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();

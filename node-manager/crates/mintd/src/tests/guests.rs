@@ -59,6 +59,9 @@ fn requests_about_guests_reach_guestd_as_they_were_made() {
         assert_eq!(told["asked"], "POST /v1/vms/web/migrate {\"dry_run\":true,\"to\":\"x\"}");
         let told: Value = daemon.client.post("/v1/nodes/0/pins", &json!({})).await.unwrap();
         assert_eq!(told["asked"], "POST /v1/local/pins {}");
+        let measured = "/v1/nodes/0/layout/measure";
+        let told: Value = daemon.client.post(measured, &json!({ "mib": 4 })).await.unwrap();
+        assert_eq!(told["asked"], "POST /v1/local/layout/measure {\"mib\":4}");
         let some = json!({ "taken": { "node": 0, "apic_ids": [4] }, "dry_run": true });
         let told: Value = daemon.client.post("/v1/nodes/0/evacuate", &some).await.unwrap();
         assert!(told["asked"].as_str().unwrap().contains("\"apic_ids\":[4]"), "{told}");
