@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables for people.
+//! Tables for people, and times.
 
 use std::io::{self, Write};
+
+use jiff::Timestamp;
 
 /// A table: columns as wide as their widest cell.
 #[derive(Debug, Default)]
@@ -70,6 +72,15 @@ pub fn print(text: &str) -> io::Result<()> {
 pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let text = serde_json::to_string(value).map_err(io::Error::other)?;
     print(&text)
+}
+
+/// A time in words.
+///
+/// # Arguments
+/// * `at_s` - seconds since 1970.
+pub fn time(at_s: u64) -> String {
+    let at = i64::try_from(at_s).ok().and_then(|at| Timestamp::from_second(at).ok());
+    at.map_or_else(|| format!("{at_s} s"), |at| at.to_string())
 }
 
 /// What stands where there is nothing to say.

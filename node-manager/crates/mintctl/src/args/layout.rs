@@ -44,6 +44,18 @@ pub enum LayoutCommand {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Measure how far memory of each NUMA node is: plans go by that from then on, instead of the kernel's table
+    Measure {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// Read so many MiB of each NUMA node; of few, caches have much [default: four times what the last-level caches
+        /// have, 64 to 512]
+        #[arg(long, value_name = "N", conflicts_with = "forget")]
+        mib: Option<u32>,
+        /// Measure nothing: plans go by the kernel's table again
+        #[arg(long)]
+        forget: bool,
+    },
 }
 
 /// A node.

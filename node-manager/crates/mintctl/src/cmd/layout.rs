@@ -4,9 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mint_api::{LayoutRequest, LayoutResult, NodeLayout, NodeList, VmLayout, vm_path};
+use mint_api::{
+    LayoutRequest, LayoutResult, MeasureRequest, MeasureResult, NodeLayout, NodeList, VmLayout,
+    vm_path,
+};
 
 use super::context::{Context, Outcome};
+use super::layout_measured;
 use super::layout_picture::picture;
 use super::layout_view::{counters, explained, result, shown};
 use super::node_path::path;
@@ -48,6 +52,17 @@ pub async fn run(context: &Context, command: LayoutCommand) -> Outcome {
         LayoutCommand::Undo { node, dry_run } => {
             let request = LayoutRequest { undo: true, dry_run, ..LayoutRequest::default() };
             change(context, &node, &request).await
+        }
+        LayoutCommand::Measure { node, mib, forget } => {
+            let path = path_of(context, &node).await? + "/measure";
+            let request = MeasureRequest { mib, forget };
+            let done: MeasureResult = context.client.post(&path, &request).await?;
+            if context.json {
+                print_json(&done)?;
+            } else {
+                layout_measured::result(&done).iter().try_for_each(|line| print(line))?;
+            }
+            Ok(0)
         }
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Layouts in words.
 
-use jiff::Timestamp;
 use mint_api::{
     KeptBy, LayoutResult, NodeLayout, NumaView, VcpuLayout, VcpuSample, VmLayout, VmLayoutChange,
 };
 use mint_types::format_bytes;
 
-use crate::output::{Table, or_dash};
+use super::layout_measured;
+use crate::output::{Table, or_dash, time};
 
 /// A node's NUMA nodes and guests, as two tables.
 pub fn shown(layout: &NodeLayout) -> String {
@@ -27,7 +27,8 @@ pub fn shown(layout: &NodeLayout) -> String {
         Some(at_s) => format!("mintctl layout undo puts back what was changed at {}\n", time(at_s)),
         None => String::new(),
     };
-    format!("{}\n{}{undo}", numas.text(), vms.text()).trim_end().to_owned()
+    let distances = layout_measured::shown(layout.measured.as_ref());
+    format!("{}{distances}\n\n{}{undo}", numas.text(), vms.text()).trim_end().to_owned()
 }
 
 fn numa(one: &NumaView) -> [String; 5] {
@@ -103,11 +104,6 @@ fn near(near_bytes: u64, vm: &VmLayout) -> String {
         0 => "-".to_owned(),
         all => percent(near_bytes as f64 / all as f64),
     }
-}
-
-fn time(at_s: u64) -> String {
-    let at = i64::try_from(at_s).ok().and_then(|at| Timestamp::from_second(at).ok());
-    at.map_or_else(|| format!("{at_s} s"), |at| at.to_string())
 }
 
 /// What was measured of a guest, the oldest sample first.
@@ -307,12 +303,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(lines[1], "numa1  2-3 | 4  1G    192M    20 10");
         assert!(
-            lines[4].starts_with("web  0     3    numa1  2-3      layout  98 %  12.0"),
+            lines[5].starts_with("web  0     3    numa1  2-3      layout  98 %  12.0"),
             "{text}"
         );
-        assert!(lines[4].ends_with("64M numa0, 192M numa1  75 %"), "{text}");
+        assert_eq!(lines[2], "distances: the kernel's table");
+        assert!(lines[5].ends_with("64M numa0, 192M numa1  75 %"), "{text}");
         assert_eq!(
-            lines[5],
+            lines[6],
             "mintctl layout undo puts back what was changed at 1970-01-01T00:00:00Z"
         );
     }

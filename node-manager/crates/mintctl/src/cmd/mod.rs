@@ -8,6 +8,7 @@ mod exec;
 mod import;
 mod kept;
 mod layout;
+mod layout_measured;
 mod layout_picture;
 mod layout_view;
 mod list;
