@@ -40,10 +40,10 @@ $(BUILD)/bin/qemu-mend.so: bench/rig/mend.c
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o $@ $<
 
 # Of nodes and guests, and the host: benchmarks', here for their tests.
-MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture turns misses)
+MICRO := $(addprefix $(BUILD)/bin/,eval scale victim aggressor paging torture turns misses malloc_access cubic_calc)
 $(MICRO): $(BUILD)/bin/%: bench/micro/%.c bench/micro/words.h bench/micro/vcpu-loop.h bench/rig/marker.h $(BUILD)/uapi/made
 	@mkdir -p $(@D)
-	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $<
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -idirafter $(BUILD)/uapi -o $@ $< -lm
 
 # Loaded by it, where instructions are counted (rig.markers).
 $(BUILD)/bin/qemu-count.so: bench/rig/count.c bench/rig/marker.h bench/rig/plugin.h

@@ -36,9 +36,9 @@ from rig.errors import RigError
 from rig.plan import BadPlan
 
 GROUPS = ("configs", "start", "ready", "partition", "network", "moves", "migrate",
-          "split", "split_moves", "split_sort", "split_cache", "isolation", "scaling")  # fmt: skip
+          "split", "split_moves", "split_sort", "split_cache", "layout", "isolation", "scaling")  # fmt: skip
 # Of these a quick run takes minutes each, too: it measures those that are named.
-SLOW = ("migrate", "split", "split_moves", "split_sort", "split_cache")
+SLOW = ("migrate", "split", "split_moves", "split_sort", "split_cache", "layout")
 OUT = paths.BUILD / "report"
 ANOTHER_BOOT = 4
 

@@ -9,6 +9,7 @@ from rig.node import Node
 
 PROGRAM = "/tmp/numa"
 PAGE = 4096
+FILL = "/run/fill"
 # of a guest's memory in /proc/PID/maps
 MEMFD = "memfd:memory-backend-memfd"
 BACKING = '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>'
@@ -41,6 +42,30 @@ class Numa:
     def move(self, pid: int, file: str, start: int, length: int, numa: int) -> None:
         """All pages of that range go to a NUMA node. Raises CommandFailed if one stays."""
         self.node.run(f"{PROGRAM} move {pid} {file} {start} {length} {numa}")
+
+
+def free_mib(node: Node, numa: int) -> int:
+    """That nobody has."""
+    return int(node.out(f"awk '/MemFree/ {{ print $4 }}' /sys/devices/system/node/node{numa}/meminfo")) // 1024
+
+
+class Filler:
+    """What nobody may have of a NUMA node, as a file."""
+
+    def __init__(self, node: Node, numa: int) -> None:
+        self.node = node
+        node.run("echo 3 >/proc/sys/vm/drop_caches")
+        node.run(f"mkdir -p {FILL} && mount -t tmpfs -o size=100%,mpol=bind:{numa} fill {FILL}")
+
+    def add(self, mib: int) -> None:
+        """More of it."""
+        self.node.run(f"head -c {mib}M /dev/zero >>{FILL}/file", LIMIT_S)
+
+    def __enter__(self) -> "Filler":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.node.run(f"umount {FILL} && rmdir {FILL}")
 
 
 class Stripes:

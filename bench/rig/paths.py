@@ -37,6 +37,7 @@ PAGING = BUILD / "bin" / "paging"
 TORTURE = BUILD / "bin" / "torture"
 TURNS = BUILD / "bin" / "turns"
 MISSES = BUILD / "bin" / "misses"
+LAYOUT_PROGRAMS = {name: BUILD / "bin" / name for name in ("malloc_access", "cubic_calc")}
 AGENT = BUILD / "bin" / "mint-rig-agent"
 HOLD = BUILD / "bin" / "mint-rig-hold"
 RAW = BUILD / "bin" / "mint-rig-raw"

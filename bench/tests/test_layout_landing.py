@@ -10,7 +10,7 @@ import pytest
 
 from rig.guest import Guest
 from rig.node import Node
-from rig.numa import MEMFD, PAGE, Numa, define_with_memfd
+from rig.numa import MEMFD, PAGE, Filler, Numa, define_with_memfd, free_mib
 from rig.server import Server
 from rig.wait import wait_until
 
@@ -25,7 +25,6 @@ GAIN = 0.08  # of a plan: one that gains hardly 0.05 may be none a moment later
 LIMIT_S = 300
 MEASURED_MIB = 4  # of each NUMA node: the emulator is slow
 FEW = 0.01  # what has a page here and there only may pass for unused, and is elsewhere
-FILL = "/run/fill"
 HOOK = "/etc/libvirt/hooks/qemu.d/zz-refuses"
 
 
@@ -43,30 +42,6 @@ def start(guest: Guest, options: str, cpu: int | None = None, whole: bool = Fals
         node.run(f"virsh dumpxml --inactive {name} | sed '/<vcpupin/d' >/tmp/free.xml && virsh -q define /tmp/free.xml")
     node.run(f"virsh -q start {name}", LIMIT_S)
     guest.wait_line("mint-guest: up")
-
-
-def free_mib(node: Node, numa: int) -> int:
-    """That nobody has."""
-    return int(node.out(f"awk '/MemFree/ {{ print $4 }}' /sys/devices/system/node/node{numa}/meminfo")) // 1024
-
-
-class Filler:
-    """What nobody may have of a NUMA node, as a file."""
-
-    def __init__(self, node: Node, numa: int) -> None:
-        self.node = node
-        node.run("echo 3 >/proc/sys/vm/drop_caches")
-        node.run(f"mkdir -p {FILL} && mount -t tmpfs -o size=100%,mpol=bind:{numa} fill {FILL}")
-
-    def add(self, mib: int) -> None:
-        """More of it."""
-        self.node.run(f"head -c {mib}M /dev/zero >>{FILL}/file", LIMIT_S)
-
-    def __enter__(self) -> "Filler":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.node.run(f"umount {FILL} && rmdir {FILL}")
 
 
 @pytest.fixture
@@ -212,7 +187,8 @@ def test_plain_virsh_migrate_gets_a_place(pair: Server):
     """Without mintctl's plan: libvirt's hook on node 0 asks for a place, which keeps a guest's vCPU that nobody has pinned
     near to where its memory comes."""
     with Guest(pair.one, "plain") as here, Guest(pair.zero, "plain") as landed:
-        start(here, BUSY)
+        # libvirt waits for ever for one that writes faster than its memory goes
+        start(here, f"{PLAIN} --memory-load 128")
         here.compares()
         pair.one.run("virsh migrate --live --p2p --tls --undefinesource --persistent plain qemu+tls://node0/system", LIMIT_S)
 

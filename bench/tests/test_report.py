@@ -11,6 +11,7 @@ import pytest
 
 import figures_configs as configs
 import figures_isolation as isolation
+import figures_layout as layout
 import figures_migrate as migrate
 import figures_moves as moves
 import figures_network as network
@@ -30,8 +31,8 @@ from report.samples import part_name
 from rig.machine import DEFAULT_FLAVOUR, MachineConfig
 from rig.server import EMULATED, Server
 
-MODULES = (configs, start, ready, partition, network, moves, migrate, split, split_moves, split_sort, split_cache, isolation,
-           scaling)  # fmt: skip
+MODULES = (configs, start, ready, partition, network, moves, migrate, split, split_moves, split_sort, split_cache, layout,
+           isolation, scaling)  # fmt: skip
 
 MACHINES = {
     *((group, "machine 1") for group in run.GROUPS if group != "partition" and not group.startswith("split")),
@@ -59,6 +60,7 @@ TRIMMED = {
     (split_moves, "BUSY"): split_moves.Kind(SMALLER, 48, 16, tuple(split_moves.BUSY_SIDES)),
     (split_sort, "WORK"): split_sort.Work(Scale(192, 96), 24, 24, 24),
     (split_cache, "WORK"): split_cache.Work(Scale(192, 96), 32, 32, 5, 5, 10),
+    (layout, "CASES"): layout.CASES[:1],
     (isolation, "QUICK"): isolation.Extent((WAKE,), (BESIDE,), 1),
     (scaling, "QUICK_LAYOUTS"): KERNELS,
     (scaling, "OPS"): scaling.OPS[:1],
@@ -76,6 +78,7 @@ SIDES = {
     "split_moves": {*split_moves.SIDES, *split_moves.LINKS},
     "split_sort": set(split_sort.SIDES),
     "split_cache": set(split_cache.SIDES),
+    "layout": set(layout.SIDES),
     "isolation": {IDLE, AGAIN, BESIDE},
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 import figures_configs
 import figures_isolation
+import figures_layout
 import figures_migrate
 import figures_moves
 import figures_network
@@ -32,6 +33,7 @@ from report.summary import Summary, summarise
 from rig.evaluation import Evaluation, Repeat
 from rig.ledger import Ledger
 from rig.markers import Stretch
+from rig.modelled import Course, Second
 from rig.scaling import Scaling, Thread
 from rig.server import EMULATED
 from rig.victim import Suffered
@@ -48,6 +50,7 @@ MODULES = {
     "split_moves": figures_split_moves,
     "split_sort": figures_split_sort,
     "split_cache": figures_split_cache,
+    "layout": figures_layout,
     "scaling": figures_scaling,
     "isolation": figures_isolation,
 }
@@ -278,6 +281,26 @@ class PlayedNeighbours:
         return contextlib.nullcontext()
 
 
+class PlayedStage:
+    """A guest goes to and fro, and loses nothing."""
+
+    def __init__(self, _, case: figures_layout.Case) -> None:
+        self.case = case
+
+    def ready(self) -> contextlib.AbstractContextManager:
+        """All guests run."""
+        return contextlib.nullcontext()
+
+    def go(self, side: str) -> Course:
+        """In a mode that the case has."""
+        assert side in self.case.sides
+        some = [Second(1000, 10_000_000 + number, 1000, 0) for number in range(12)]
+        return Course(some, some, some, some)
+
+    def back(self) -> None:
+        """It does."""
+
+
 def play(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boot no machine in what follows: groups are given what is played here."""
     Played.stopped = 0
@@ -307,6 +330,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (figures_split_sort, figures_split_cache):
         monkeypatch.setattr(module, "bring", lambda _: None)
         monkeypatch.setattr(module, "did", played_did)
+    monkeypatch.setattr(figures_layout, "Stage", PlayedStage)
+    monkeypatch.setattr(figures_layout, "add_nodes", lambda _: None)
     mergers = {side: PlayedMerger(1 + (side == figures_split_merge.PARTS)) for side in figures_split_merge.SIDES}
     monkeypatch.setattr(figures_split_merge, "mergers", lambda _: contextlib.nullcontext(mergers))
     monkeypatch.setattr(figures_start, "boot_directly", lambda: {"init": 6.6})
