@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest's place on the NUMA nodes of its next node is fixed before it comes there."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -190,7 +191,15 @@ def test_plain_virsh_migrate_gets_a_place(pair: Server):
         # libvirt waits for ever for one that writes faster than its memory goes
         start(here, f"{PLAIN} --memory-load 128")
         here.compares()
-        pair.one.run("virsh migrate --live --p2p --tls --undefinesource --persistent plain qemu+tls://node0/system", LIMIT_S)
+        going = pair.one.start(
+            "virsh migrate --live --p2p --tls --undefinesource --persistent --bandwidth 8 plain qemu+tls://node0/system", LIMIT_S
+        )
+        # as long as libvirt says that it comes, it is not taken to be there
+        comes = "grep -q \"async='migration in'\" /run/libvirt/qemu/plain.xml"
+        wait_until("it comes", lambda: not pair.zero.run(comes, check=False).status, LIMIT_S)
+        places = json.loads(pair.zero.read("/run/mint/layout-places.json"))
+        assert [place["has_come"] for place in places.values()] == [False], places
+        assert going.wait().status == 0, going.result
 
         def reason() -> dict:
             """Once it was brought there."""
