@@ -282,39 +282,108 @@ impl Search<'_> {
         let mut left = room.clone();
         let mut step = Step { which, placed: from.clone(), worth: 0.0, relocated_bytes: 0 };
         let mut best: Option<(f64, Step)> = None;
-        let mut look = |placed: &dyn Fn(&mut Placed)| {
-            step.placed.copy_from_slice(from);
-            placed(&mut step.placed);
-            let bytes = cluster.relocated_bytes(&step.placed);
-            left.copy(&room);
-            if bytes > cluster.bytes_max || !left.take(cluster, &step.placed) {
+        // what it is worth is known before where all of it is
+        let mut look = |worth: f64, bytes: u64, placed: &dyn Fn(&mut Placed)| {
+            (step.worth, step.relocated_bytes) = (others + worth, others_bytes + bytes);
+            let Some(value) = value(&step) else { return };
+            if bytes > cluster.bytes_max || best.as_ref().is_some_and(|(most, _)| value <= *most) {
                 return;
             }
-            step.worth = others + cluster.worth(self.topology, &step.placed);
-            step.relocated_bytes = others_bytes + bytes;
-            let Some(value) = value(&step) else { return };
-            if best.as_ref().is_none_or(|(most, _)| value > *most) {
+            step.placed.copy_from_slice(from);
+            placed(&mut step.placed);
+            left.copy(&room);
+            if left.take(cluster, &step.placed) {
                 best = Some((value, Step { placed: step.placed.clone(), ..step }));
             }
         };
         let free: Vec<usize> =
             (0..cluster.nodes.len()).filter(|&at| !cluster.is_tied[at]).collect();
+        let ways = Ways::of(cluster, self.topology, from);
+        let mut all = from.clone();
         for to in self.topology.numbers() {
             for &at in &free {
-                look(&|placed| placed[at] = to);
+                let (mb_s, bytes) = ways.one(at, to);
+                look(cluster.weight * mb_s, bytes, &|placed| placed[at] = to);
             }
-            look(&|placed| free.iter().for_each(|&at| placed[at] = to));
+            free.iter().for_each(|&at| all[at] = to);
+            let (worth, bytes) =
+                (cluster.worth(self.topology, &all), cluster.relocated_bytes(&all));
+            look(worth, bytes, &|placed| free.iter().for_each(|&at| placed[at] = to));
         }
         for (nth, &at) in free.iter().enumerate() {
             for &other in &free[nth + 1..] {
                 for to in self.topology.numbers() {
                     for next in self.topology.numbers() {
-                        look(&|placed| (placed[at], placed[other]) = (to, next));
+                        let (mb_s, bytes) = ways.two((at, to), (other, next));
+                        let placed = |placed: &mut Placed| (placed[at], placed[other]) = (to, next);
+                        look(cluster.weight * mb_s, bytes, &placed);
                     }
                 }
             }
         }
-        best.map(|(_, step)| step)
+        let mut step = best?.1;
+        // to the last digit, as many small differences add up
+        step.worth = others + cluster.worth(self.topology, &step.placed);
+        Some(step)
+    }
+}
+
+/// What a cluster's placements are worth, and what goes for them, that differ from one by few nodes: from that one's, as
+/// adding all up takes long.
+struct Ways<'a> {
+    cluster: &'a Cluster,
+    from: &'a Placed,
+    /// Between two NUMA nodes, to and fro.
+    both_mb_s: Vec<Vec<f64>>,
+    /// Of one of the cluster's nodes, were it on a NUMA node: to and from all others of the cluster.
+    mb_s: Vec<Vec<f64>>,
+    all_mb_s: f64,
+    all_bytes: u64,
+}
+
+impl<'a> Ways<'a> {
+    fn of(cluster: &'a Cluster, topology: &Topology, from: &'a Placed) -> Self {
+        let both =
+            |one, other| topology.bandwidth_mb_s(one, other) + topology.bandwidth_mb_s(other, one);
+        let both_mb_s: Vec<Vec<f64>> = topology
+            .numbers()
+            .map(|one| topology.numbers().map(|other| both(one, other)).collect())
+            .collect();
+        let of = |at: usize, numa: NumaNo| -> f64 {
+            let others = from.iter().enumerate().filter(|(other, _)| *other != at);
+            others.map(|(_, other)| both_mb_s[numa.0][other.0]).sum()
+        };
+        let mb_s: Vec<Vec<f64>> = (0..from.len())
+            .map(|at| topology.numbers().map(|numa| of(at, numa)).collect())
+            .collect();
+        let each = mb_s.iter().zip(from).map(|(of, now)| of[now.0]);
+        // each pair was added up twice
+        let (all_mb_s, all_bytes) = (each.sum::<f64>() / 2.0, cluster.relocated_bytes(from));
+        Self { cluster, from, both_mb_s, mb_s, all_mb_s, all_bytes }
+    }
+
+    fn bytes(&self, at: usize, numa: NumaNo) -> u64 {
+        if self.cluster.nodes[at] == numa { 0 } else { self.cluster.bytes[at] }
+    }
+
+    /// One of its nodes goes to a NUMA node.
+    fn one(&self, at: usize, to: NumaNo) -> (f64, u64) {
+        let (now, of) = (self.from[at], &self.mb_s[at]);
+        let bytes = self.all_bytes - self.bytes(at, now) + self.bytes(at, to);
+        (self.all_mb_s - of[now.0] + of[to.0], bytes)
+    }
+
+    /// Two of them go.
+    fn two(&self, (at, to): (usize, NumaNo), (other, next): (usize, NumaNo)) -> (f64, u64) {
+        let (was, others) = (self.from[at], self.from[other]);
+        let (first, bytes) = self.one(at, to);
+        let between = |one: NumaNo, other: NumaNo| self.both_mb_s[one.0][other.0];
+        // the other one is measured by where the first was: that changes with it
+        let second = self.mb_s[other][next.0] - self.mb_s[other][others.0];
+        let moved =
+            between(to, next) - between(was, next) - between(to, others) + between(was, others);
+        let bytes = bytes - self.bytes(other, others) + self.bytes(other, next);
+        (first + second + moved, bytes)
     }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is to change on a host.
 
+use std::collections::VecDeque;
+
 use mint_types::CpuSet;
 use serde::{Deserialize, Serialize};
 
@@ -167,19 +169,17 @@ pub(crate) fn relocations(
 }
 
 /// These, each with its NUMA nodes, in an order in which there is room for each, unless two want to change places.
-pub(crate) fn in_order(
-    mut free: Free,
-    mut left: Vec<(NumaNo, NumaNo, Relocation)>,
-) -> Vec<Relocation> {
-    let mut ordered = Vec::new();
-    while !left.is_empty() {
+pub(crate) fn in_order(mut free: Free, left: Vec<(NumaNo, NumaNo, Relocation)>) -> Vec<Relocation> {
+    // mostly one of the first is next
+    let mut left = VecDeque::from(left);
+    let mut ordered = Vec::with_capacity(left.len());
+    loop {
         // none fits: two want to change places, and go piece by piece
         let next = left.iter().position(|(_, to, one)| free.at(*to) >= one.bytes).unwrap_or(0);
-        let (from, to, one) = left.remove(next);
+        let Some((from, to, one)) = left.remove(next) else { return ordered };
         free.relocate(one.bytes, from, to);
         ordered.push(one);
     }
-    ordered
 }
 
 #[cfg(test)]

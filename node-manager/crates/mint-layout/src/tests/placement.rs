@@ -154,3 +154,33 @@ fn steps_get_nearly_as_far_as_trying_all() {
         assert!(steps >= NEARLY * NEARLY * all, "{steps} of {all}");
     }
 }
+
+/// A difference that is added is the sum anew.
+#[test]
+fn what_few_nodes_change_is_what_all_add_up_to() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..200 {
+        let row = |random: &mut fastrand::Rng| (0..4).map(|_| random.u32(1000..9000)).collect();
+        let host = even(4, 2, 1).with_bandwidths((0..4).map(|_| row(&mut random)).collect());
+        let host = host.unwrap();
+        let count = random.usize(2..6);
+        let mut numas = || -> Placed { (0..count).map(|_| NumaNo(random.usize(0..4))).collect() };
+        let (nodes, from) = (numas(), numas());
+        let bytes = (0..count as u64).map(|at| 1 << at).collect();
+        let rest = (vec![0; count], vec![false; count]);
+        let cluster =
+            Cluster { nodes, bytes, weight: 1.0, vcpus: rest.0, is_tied: rest.1, ..split() };
+        let ways = Ways::of(&cluster, &host, &from);
+        let check = |(mb_s, bytes): (f64, u64), placed: &Placed| {
+            assert!((mb_s - cluster.worth(&host, placed)).abs() < 1e-6, "{placed:?} from {from:?}");
+            assert_eq!(bytes, cluster.relocated_bytes(placed), "{placed:?} from {from:?}");
+        };
+        let (at, to, next) = (random.usize(0..count), random.usize(0..4), random.usize(0..4));
+        let other = (at + random.usize(1..count)) % count;
+        let mut placed = from.clone();
+        placed[at] = NumaNo(to);
+        check(ways.one(at, NumaNo(to)), &placed);
+        placed[other] = NumaNo(next);
+        check(ways.two((at, NumaNo(to)), (other, NumaNo(next))), &placed);
+    }
+}
