@@ -74,6 +74,7 @@ class MachineConfig:
     counted: bool = False  # time is the count of executed instructions: emulated, whatever the host has
     markers: bool = False  # write down each CPU's instructions at markers (rig.markers): emulated, too
     pmu: bool = False  # modelled performance counters (rig/pmu.c): emulated, too
+    pmu_speed: int = 1  # these count all that often, as on a CPU that is so much faster than the emulator
     cache_bytes: int = 0  # with these, also what guests miss in a last-level cache so large, of each NUMA node: slow
     extra: tuple[str, ...] = field(default=())  # more of QEMU's command line
     numa_mib: int = MEMORY_PER_NUMA_MIB  # RAM of each NUMA node; the host gives what is used of it
@@ -240,7 +241,7 @@ class Machine:
             *self._serial(channel_fd),
             *trace,
             *(markers.plugin_arguments(self.folder / MARKERS) if config.markers else []),
-            *(plugin.arguments(paths.QEMU_PMU, *self._caches()) if config.pmu else []),
+            *(plugin.arguments(paths.QEMU_PMU, f"speed={config.pmu_speed}", *self._caches()) if config.pmu else []),
             *config.extra,
         ]  # fmt: skip
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 NEAR_CYCLES, FAR_CYCLES = 52.6, 105.2
-# A second in which it executes less is none in which it works: its kernel does when it has just come, and its clock is late.
-LEAST_INSTRUCTIONS = 500_000
 # As good as in the end; that is so many seconds.
 WITHIN, END_S, FIRST_S = 0.02, 5, 10
 
@@ -38,12 +36,12 @@ def done_in(several: Iterable[Second]) -> float:
     return total.done
 
 
-def seconds(vcpu: dict) -> list[Second]:
-    """Those in which it worked, of a vCPU as `mintctl layout show` has it, the oldest first. Lines of each NUMA node are
+def seconds(vcpu: dict, least: int = 1) -> list[Second]:
+    """Those in which it worked, of a vCPU as `mintctl layout show` has it, the oldest first; least: instructions of one. Lines of each NUMA node are
     near or far by the CPU that it runs on now; of a node that has one NUMA node, all are near."""
     found = []
     for sample in vcpu["samples"]:
-        if (sample.get("instructions") or 0) < LEAST_INSTRUCTIONS or sample.get("misses") is None:
+        if (sample.get("instructions") or 0) < least or sample.get("misses") is None:
             continue
         fills = sample.get("fills") or [sample["misses"]]
         near = fills[vcpu["numa"]] if len(fills) > 1 else fills[0]

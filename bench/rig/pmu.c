@@ -3,7 +3,7 @@
  * A plugin of QEMU's emulator: the performance counters that it lacks. They are modelled: what they
  * count is what the emulator does.
  *
- * usage: qemu-system-x86_64 -plugin pmu.so[,caches=BYTES,node=CPUS:START-END[:...],node=...] ...
+ * usage: qemu-system-x86_64 -plugin pmu.so[,speed=N][,caches=BYTES,node=CPUS:START-END[:...],node=...] ...
  *
  * Each vCPU gets the four counters of AMD's K7 and later (AMD64 APM, volume 2, 13.2: PerfEvtSel0-3 at
  * 0xc0010000, PerfCtr0-3 at 0xc0010004, and RDPMC): QEMU has none, and its RDMSR of them is answered
@@ -14,7 +14,8 @@
  *	0x43, 0x44	lines that the data cache gets, by their source: 0 without "caches". Of the unit
  *		masks memory's alone (0x08 of the CPU's own NUMA node, 0x40 of another); and of guests
  *		alone, as what the host does leaves no trace in a modelled cache (caches.c)
- * and 0 for all other events. The bits for guest and host alone (40 and 41) are obeyed; user and system
+ * and 0 for all other events. With "speed" they count each instruction and each line that often: as on a
+ * CPU that does in a second N times what the emulator does. The bits for guest and host alone (40 and 41) are obeyed; user and system
  * (16 and 17) are not: both count. A counter that overflows interrupts nobody. A guest's own RDMSR is
  * left alone: its hypervisor answers it.
  */
@@ -70,6 +71,7 @@ static struct vcpu {
 } vcpus[VCPUS];
 
 static qemu_plugin_u64 counts;
+static uint64_t speed = 1;
 /* Of this thread; none or more than one if there is not one for each vCPU */
 static _Thread_local struct vcpu *mine;
 static _Thread_local unsigned int mine_count;
@@ -146,7 +148,7 @@ static uint64_t seen(unsigned int vcpu, uint64_t select)
 static uint64_t value(unsigned int vcpu, unsigned int number)
 {
 	struct counter *one = &vcpus[vcpu].counters[number];
-	uint64_t more = one->select & ENABLED ? seen(vcpu, one->select) - one->at : 0;
+	uint64_t more = one->select & ENABLED ? speed * (seen(vcpu, one->select) - one->at) : 0;
 
 	return (one->base + more) & ((1ull << COUNTER_BITS) - 1);
 }
@@ -318,6 +320,17 @@ static void translated(struct qemu_plugin_tb *tb, void *unused)
 	}
 }
 
+static bool speed_argument(const char *argument)
+{
+	static const char name[] = "speed=";
+	char *end;
+
+	if (strncmp(argument, name, sizeof(name) - 1))
+		return false;
+	speed = strtoull(argument + sizeof(name) - 1, &end, 10);
+	return speed && !*end;
+}
+
 PLUGIN_EXPORT int qemu_plugin_install(uint64_t id, const void *info, int argc, char **argv)
 {
 	const char *why;
@@ -328,7 +341,7 @@ PLUGIN_EXPORT int qemu_plugin_install(uint64_t id, const void *info, int argc, c
 		return -1;
 	}
 	for (int i = 0; i < argc; i++) {
-		if (!caches_argument(argv[i])) {
+		if (!speed_argument(argv[i]) && !caches_argument(argv[i])) {
 			fprintf(stderr, "mint-pmu: %s: no argument, or one that makes no sense\n", argv[i]);
 			return -1;
 		}

@@ -26,8 +26,9 @@ def test_lines_are_near_or_far_by_the_cpu():
         return {"span_ms": 1001, "run_ms": 990, "instructions": instructions, "misses": 30, "fills": fills}
 
     samples = [sample([10, 20]), sample([10, 20], 1000), sample([10, 20], None)]
-    assert seconds({"numa": 1, "samples": samples}) == [Second(1001, 5 * M, 20, 10)]
-    assert seconds({"numa": 0, "samples": samples}) == [Second(1001, 5 * M, 10, 20)]
+    assert seconds({"numa": 1, "samples": samples}, 1001) == [Second(1001, 5 * M, 20, 10)]
+    assert seconds({"numa": 0, "samples": samples}, 1001) == [Second(1001, 5 * M, 10, 20)]
+    assert len(seconds({"numa": 0, "samples": samples})) == 2
     # one NUMA node; nothing told
     assert seconds({"numa": 1, "samples": [sample([30]), sample(None)]}) == [Second(1001, 5 * M, 30, 0)] * 2
 
