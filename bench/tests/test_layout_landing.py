@@ -192,7 +192,7 @@ def test_plain_virsh_migrate_gets_a_place(pair: Server):
         start(here, f"{PLAIN} --memory-load 128")
         here.compares()
         going = pair.one.start(
-            "virsh migrate --live --p2p --tls --undefinesource --persistent --bandwidth 8 plain qemu+tls://node0/system", LIMIT_S
+            "virsh migrate --live --p2p --tls --undefinesource --persistent --bandwidth 4 plain qemu+tls://node0/system", LIMIT_S
         )
         # as long as libvirt says that it comes, it is not taken to be there
         comes = "grep -q \"async='migration in'\" /run/libvirt/qemu/plain.xml"
