@@ -234,12 +234,11 @@ class Stage:
         mode = side.split()[0]
         policy = [] if mode == NONE else ["--policy", self.case.policy]
         with self._by_default(side):
-            done = self.server.mintctl(
+            self.server.mintctl(
                 "vm", "migrate", "guest", "--to", "two", "--layout", mode, *policy, "--bandwidth", BANDWIDTH, limit_s=LIMIT_S
             )
         landed, wanted = modelled.Watched(before), ARRANGED_S if mode == AFTER else AFTER_S
         wait_until("it is watched", lambda: landed.add(self._look("two")["guest"]) >= wanted, LIMIT_S, every_s=EVERY_S)
-        print(f"{self.case.name} {side}: {done['took']}, {done.get('layout')}, {done['changes']}", flush=True)
         return modelled.Course(before, landed.seen, resident, self._look("two")["resident0"])
 
     def back(self) -> None:

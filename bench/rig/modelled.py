@@ -37,8 +37,9 @@ def done_in(several: Iterable[Second]) -> float:
 
 
 def seconds(vcpu: dict, least: int = 1) -> list[Second]:
-    """Those in which it worked, of a vCPU as `mintctl layout show` has it, the oldest first; least: instructions of one. Lines of each NUMA node are
-    near or far by the CPU that it runs on now; of a node that has one NUMA node, all are near."""
+    """Those in which it worked, of a vCPU as `mintctl layout show` has it, the oldest first; least: instructions
+    of one. Lines of each NUMA node are near or far by the CPU that it runs on now; of a node that has one NUMA node, all
+    are near."""
     found = []
     for sample in vcpu["samples"]:
         if (sample.get("instructions") or 0) < least or sample.get("misses") is None:

@@ -15,9 +15,9 @@
  *		masks memory's alone (0x08 of the CPU's own NUMA node, 0x40 of another); and of guests
  *		alone, as what the host does leaves no trace in a modelled cache (caches.c)
  * and 0 for all other events. With "speed" they count each instruction and each line that often: as on a
- * CPU that does in a second N times what the emulator does. The bits for guest and host alone (40 and 41) are obeyed; user and system
- * (16 and 17) are not: both count. A counter that overflows interrupts nobody. A guest's own RDMSR is
- * left alone: its hypervisor answers it.
+ * CPU that does in a second N times what the emulator does. The bits for guest and host alone (40 and
+ * 41) are obeyed; user and system (16 and 17) are not: both count. A counter that overflows interrupts
+ * nobody. A guest's own RDMSR is left alone: its hypervisor answers it.
  */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -48,7 +48,7 @@ def test_program_of_32_bits_may_call_its_kernel():
 
 
 def test_modelled_counters_leave_flags_alone():
-    """Interrupts that were closed came open with one of some thousand accesses, which the kernel makes under its locks."""
+    """Interrupts that are closed stay so: the kernel reads and writes counters under its locks."""
     outcome = look("counter", 1_000, tuple(plugin.arguments(paths.QEMU_PMU)))
     assert (outcome.status, outcome.runs) == (qemu_faults.NONE, 1_000), outcome.text
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! libvirt's hook for guests of QEMU: /etc/libvirt/hooks/qemu. libvirt runs it, not people.
 //!
-//! A guest that comes gets a place on this host's NUMA nodes from `mint-guestd`, or pins of this host. One whose memory is split goes on only once its
-//! pages can go and come, and comes only once most of them have, which `mint-guestd` sees to; when
-//! it has ended, that is told, too.
+//! A guest that comes gets a place on this host's NUMA nodes from `mint-guestd`, or pins of this
+//! host. One whose memory is split goes on only once its pages can go and come, and comes only once
+//! most of them have, which `mint-guestd` sees to; when it has ended, that is told, too.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{free, kept, numa, runs, runs_as};
+use super::layout::{free, kept, numa, runs_as};
 use super::layout_places::THERE;
 use super::*;
 
@@ -36,10 +36,7 @@ impl Machine {
 fn guest_of_which_nobody_says_anything_gets_a_place() {
     test(async |machine| {
         machine.pressed();
-        let there = machine.fakes[1].clone();
-        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
-        runs(&machine.root(2), "web", THERE, 0, 0);
-        machine.tables[1].put(THERE, 0..8, 1);
+        machine.web_comes();
         let (done, _) = migrate(&machine, json!({ "to": "node2" })).await;
         let done = done.unwrap();
         assert!(

@@ -44,6 +44,14 @@ impl Machine {
         Client::unix(self.folder.path().join("guestd2.sock"))
     }
 
+    /// libvirt brings web from node 1 to node 2, where its QEMU has 8 MiB on the other NUMA node than it is to have.
+    pub(super) fn web_comes(&self) {
+        let there = self.fakes[1].clone();
+        self.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
+        runs(&self.root(2), "web", THERE, 0, 0);
+        self.tables[1].put(THERE, 0..8, 1);
+    }
+
     /// web runs on node 1 all the time, and has 8 MiB; on node 2 cold, which is idle, has 12 MiB of the first NUMA node,
     /// and its vCPU was on the other one. That node has 2 MiB free of the first, and 30 of the second. web's owner
     /// keeps it to CPU 0.
@@ -286,10 +294,7 @@ fn guest_that_has_a_place_is_one_of_the_others_for_the_next() {
 fn guest_with_a_place_is_moved_and_the_result_says_what_came_of_it() {
     test(async |machine| {
         machine.pressed();
-        let there = machine.fakes[1].clone();
-        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
-        runs(&machine.root(2), "web", THERE, 0, 0);
-        machine.tables[1].put(THERE, 0..8, 1);
+        machine.web_comes();
         let (done, said) = migrate(&machine, json!({ "to": "node2", "layout": "before" })).await;
         let took = done.unwrap().layout.unwrap().took.unwrap();
         assert_eq!((took.placed_bytes, took.elsewhere_bytes), (8 << 20, 0));
@@ -305,10 +310,7 @@ fn guest_with_a_place_is_moved_and_the_result_says_what_came_of_it() {
 fn memory_for_which_there_is_no_room_any_more_is_told() {
     test(async |machine| {
         machine.pressed();
-        let there = machine.fakes[1].clone();
-        machine.fakes[0].others.lock().unwrap().insert("10.0.0.2".into(), there);
-        runs(&machine.root(2), "web", THERE, 0, 0);
-        machine.tables[1].put(THERE, 0..8, 1);
+        machine.web_comes();
         machine.tables[1].full.lock().unwrap().insert(NumaId(0));
         let (done, _) = migrate(&machine, json!({ "to": "node2", "layout": "before" })).await;
         let took = done.unwrap().layout.unwrap().took.unwrap();

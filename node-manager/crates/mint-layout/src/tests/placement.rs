@@ -128,14 +128,19 @@ fn steps_take_back_all_that_is_hardly_worth_it() {
     assert_eq!(placed(&host, &clusters, &room), [[0, 0], [2, 2], [4, 4]]);
 }
 
+/// Nodes between which there is any bandwidth.
+fn any(nodes: u32, random: &mut fastrand::Rng) -> Topology {
+    let mut row = || (0..nodes).map(|_| random.u32(1000..9000)).collect();
+    let mb_s = (0..nodes).map(|_| row()).collect();
+    even(nodes, 2, 1).with_bandwidths(mb_s).unwrap()
+}
+
 /// Too many to try all: the steps get as far on what both can do.
 #[test]
 fn steps_get_nearly_as_far_as_trying_all() {
     let mut random = fastrand::Rng::with_seed(31);
     for _ in 0..300 {
-        let row = |random: &mut fastrand::Rng| (0..3).map(|_| random.u32(1000..9000)).collect();
-        let host = even(3, 2, 1).with_bandwidths((0..3).map(|_| row(&mut random)).collect());
-        let host = host.unwrap();
+        let host = any(3, &mut random);
         let mut cluster = || {
             let first = random.usize(0..3);
             let nodes = vec![NumaNo(first), NumaNo((first + 1) % 3)];
@@ -160,9 +165,7 @@ fn steps_get_nearly_as_far_as_trying_all() {
 fn what_few_nodes_change_is_what_all_add_up_to() {
     let mut random = fastrand::Rng::with_seed(7);
     for _ in 0..200 {
-        let row = |random: &mut fastrand::Rng| (0..4).map(|_| random.u32(1000..9000)).collect();
-        let host = even(4, 2, 1).with_bandwidths((0..4).map(|_| row(&mut random)).collect());
-        let host = host.unwrap();
+        let host = any(4, &mut random);
         let count = random.usize(2..6);
         let mut numas = || -> Placed { (0..count).map(|_| NumaNo(random.usize(0..4))).collect() };
         let (nodes, from) = (numas(), numas());
